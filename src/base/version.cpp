@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/version.h"
+
+#include "version_git.h"
+
+namespace deepspeed::base {
+
+std::string version() { return DS_VERSION; }
+std::string git_hash() { return DS_GIT_HASH; }
+
+}  // namespace deepspeed::base

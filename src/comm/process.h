@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "comm/group.h"
+
+namespace deepspeed::comm {
+
+/// This rank: the MPI session (RAII), its place on the node, its communication thread. One a process. Works under
+/// mpirun, under srun, and without a launcher as a single rank. MPI is started with MPI_THREAD_SERIALIZED and, if
+/// somebody else started it, is left running at the end.
+class Process {
+ public:
+  Process(int* argc, char*** argv);
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  int rank() const;
+  int size() const;
+  int local_rank() const;  ///< place among the ranks of this host
+  int local_size() const;
+  const std::string& host() const;
+  /// All ranks.
+  std::shared_ptr<Group> world() const;
+  /// Ends every rank of the job at once with this exit code. Never returns.
+  [[noreturn]] void abort(int exit_code);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The whole life of an MPI program: runs `body`, turns what it throws into ONE message for the job (equal messages of
+/// many ranks become one line with the rank list) and a documented exit code (base::ExitCode), and ends every rank.
+/// `program` prefixes the message. Returns the exit code for `main`.
+int run_program(const std::string& program, int argc, char** argv,
+                const std::function<int(Process&, int argc, char** argv)>& body);
+
+}  // namespace deepspeed::comm
