@@ -9,31 +9,45 @@ namespace deepspeed::base {
 std::size_t size_of(Dtype type) {
   switch (type) {
     case Dtype::f64:
-    case Dtype::i64: return 8;
+    case Dtype::i64:
+      return 8;
     case Dtype::f32:
-    case Dtype::i32: return 4;
+    case Dtype::i32:
+      return 4;
     case Dtype::f16:
     case Dtype::bf16:
-    case Dtype::i16: return 2;
+    case Dtype::i16:
+      return 2;
     case Dtype::i8:
     case Dtype::u8:
-    case Dtype::boolean: return 1;
+    case Dtype::boolean:
+      return 1;
   }
   return 0;
 }
 
 std::string_view name_of(Dtype type) {
   switch (type) {
-    case Dtype::f64: return "fp64";
-    case Dtype::f32: return "fp32";
-    case Dtype::f16: return "fp16";
-    case Dtype::bf16: return "bf16";
-    case Dtype::i64: return "int64";
-    case Dtype::i32: return "int32";
-    case Dtype::i16: return "int16";
-    case Dtype::i8: return "int8";
-    case Dtype::u8: return "uint8";
-    case Dtype::boolean: return "bool";
+    case Dtype::f64:
+      return "fp64";
+    case Dtype::f32:
+      return "fp32";
+    case Dtype::f16:
+      return "fp16";
+    case Dtype::bf16:
+      return "bf16";
+    case Dtype::i64:
+      return "int64";
+    case Dtype::i32:
+      return "int32";
+    case Dtype::i16:
+      return "int16";
+    case Dtype::i8:
+      return "int8";
+    case Dtype::u8:
+      return "uint8";
+    case Dtype::boolean:
+      return "bool";
   }
   return "?";
 }

@@ -9,16 +9,16 @@ namespace deepspeed::base {
 /// Exit codes of every program, as docs/errors.md documents them.
 enum class ExitCode : int {
   ok = 0,
-  failure = 1,      ///< anything without a code of its own
-  usage = 2,        ///< the command line
-  config = 3,       ///< the configuration: a key, a value, a conflict
-  data = 4,         ///< training data, tokenizer, or model files
-  checkpoint = 5,   ///< a checkpoint that is damaged, missing or doesn't fit
-  io = 6,           ///< a file or device can't be read or written
-  comm = 7,         ///< a collective failed or a rank was lost
-  diverged = 8,     ///< the loss scale is at its minimum, or the loss is not finite and the config says stop
-  device = 9,       ///< no usable accelerator, or its code is missing
-  preempted = 75,   ///< stopped on request after a checkpoint; requeue to go on
+  failure = 1,     ///< anything without a code of its own
+  usage = 2,       ///< the command line
+  config = 3,      ///< the configuration: a key, a value, a conflict
+  data = 4,        ///< training data, tokenizer, or model files
+  checkpoint = 5,  ///< a checkpoint that is damaged, missing or doesn't fit
+  io = 6,          ///< a file or device can't be read or written
+  comm = 7,        ///< a collective failed or a rank was lost
+  diverged = 8,    ///< the loss scale is at its minimum, or the loss is not finite and the config says stop
+  device = 9,      ///< no usable accelerator, or its code is missing
+  preempted = 75,  ///< stopped on request after a checkpoint; requeue to go on
 };
 
 /// Base of all errors of the library. `what()` is the whole message: what was wrong, where (full key path, file, rank,

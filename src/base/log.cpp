@@ -40,11 +40,16 @@ State& state() {
 
 std::string_view prefix(Level level) {
   switch (level) {
-    case Level::debug: return "debug: ";
-    case Level::warning: return "warning: ";
-    case Level::error: return "error: ";
-    case Level::critical: return "error: ";
-    default: return "";
+    case Level::debug:
+      return "debug: ";
+    case Level::warning:
+      return "warning: ";
+    case Level::error:
+      return "error: ";
+    case Level::critical:
+      return "error: ";
+    default:
+      return "";
   }
 }
 
@@ -72,9 +77,13 @@ void set_rank(int rank, int size) {
   s.size = size;
 }
 
-int rank() { return state().rank; }
+int rank() {
+  return state().rank;
+}
 
-void set_level(Level level) { state().level = level; }
+void set_level(Level level) {
+  state().level = level;
+}
 
 Level parse_level(std::string_view name) {
   std::string lower(name);

@@ -5,7 +5,11 @@
 
 namespace deepspeed::base {
 
-std::string version() { return DS_VERSION; }
-std::string git_hash() { return DS_GIT_HASH; }
+std::string version() {
+  return DS_VERSION;
+}
+std::string git_hash() {
+  return DS_GIT_HASH;
+}
 
 }  // namespace deepspeed::base

@@ -10,7 +10,9 @@ namespace deepspeed::base {
 namespace {
 
 int destroyed = 0;
-void destroy(int) { ++destroyed; }
+void destroy(int) {
+  ++destroyed;
+}
 using Descriptor = Handle<int, destroy, -1>;
 
 TEST(Handle, DestroysOnceAndMoves) {
