@@ -184,20 +184,20 @@ void reference_adam(const AdamStep& s, float scale, std::vector<float>& p, const
   const double c2 = s.bias_correction ? 1.0 - std::pow(s.beta2, static_cast<double>(s.step)) : 1.0;
   const auto beta1 = static_cast<float>(s.beta1);
   const auto beta2 = static_cast<float>(s.beta2);
-  const auto rest1 = static_cast<float>(1.0 - s.beta1);
-  const auto rest2 = static_cast<float>(1.0 - s.beta2);
-  const auto decay = static_cast<float>(s.weight_decay);
-  const auto keep = static_cast<float>(s.lr * s.weight_decay);
+  const auto alpha1 = static_cast<float>(1.0 - s.beta1);
+  const auto alpha2 = static_cast<float>(1.0 - s.beta2);
+  const auto l2 = static_cast<float>(s.weight_decay);
+  const auto decay = static_cast<float>(-s.lr * s.weight_decay);
   const auto root_scale = static_cast<float>(1.0 / std::sqrt(c2));
-  const auto step_size = static_cast<float>(s.lr / c1);
+  const auto negative_rate = static_cast<float>(-s.lr / c1);
   for (std::size_t i = 0; i < p.size(); ++i) {
     float x = g[i] * scale;
-    if (!s.decoupled && decay != 0.0F) x = std::fma(decay, p[i], x);
-    m[i] = std::fma(beta1, m[i], rest1 * x);
-    v[i] = std::fma(beta2, v[i], rest2 * x * x);
-    const float denominator = std::fma(std::sqrt(v[i]), root_scale, static_cast<float>(s.eps));
-    if (s.decoupled && keep != 0.0F) p[i] = std::fma(-keep, p[i], p[i]);
-    p[i] = std::fma(-step_size, m[i] / denominator, p[i]);
+    if (!s.decoupled) x = std::fma(l2, p[i], x);
+    m[i] = std::fma(alpha1, x, beta1 * m[i]);
+    v[i] = std::fma(alpha2, x * x, beta2 * v[i]);
+    const float direction = m[i] / std::fma(std::sqrt(v[i]), root_scale, static_cast<float>(s.eps));
+    const float start = s.decoupled ? std::fma(decay, p[i], p[i]) : p[i];
+    p[i] = std::fma(negative_rate, direction, start);
   }
 }
 

@@ -20,25 +20,28 @@ struct Pieces {
   int count;
 };
 
+// As the host kernel has them: each formed in double and rounded once.
 struct Coefficients {
-  float beta1, one_minus_beta1, beta2, one_minus_beta2;
-  float step_size;   // lr / (1 - beta1^t)
-  float root_scale;  // 1 / sqrt(1 - beta2^t)
-  float eps;
-  float decay;  // weight decay added to the gradient (not decoupled), else 0
-  float keep;   // lr * weight decay (decoupled), else 0
   float gradient_scale;
+  float beta1, alpha1;  // m = beta1 m + alpha1 g
+  float beta2, alpha2;  // v = beta2 v + alpha2 g^2
+  float eps;
+  float root_scale;     // 1 / sqrt(1 - beta2^t)
+  float l2;             // weight decay added to the gradient
+  float decay;          // p += decay p
+  float negative_rate;  // -lr / (1 - beta1^t)
+  bool decoupled;
   const float* device_gradient_scale;
   const std::uint32_t* skip;
 };
 
 __device__ void update(float& p, float g, float& m, float& v, const Coefficients& c) {
-  if (c.decay != 0.0F) g = __fmaf_rn(c.decay, p, g);
-  m = __fmaf_rn(c.beta1, m, c.one_minus_beta1 * g);
-  v = __fmaf_rn(c.beta2, v, c.one_minus_beta2 * g * g);
-  const float denominator = __fmaf_rn(__fsqrt_rn(v), c.root_scale, c.eps);
-  if (c.keep != 0.0F) p = __fmaf_rn(-c.keep, p, p);
-  p = __fmaf_rn(-c.step_size, __fdiv_rn(m, denominator), p);
+  if (!c.decoupled) g = __fmaf_rn(c.l2, p, g);
+  m = __fmaf_rn(c.alpha1, g, c.beta1 * m);
+  v = __fmaf_rn(c.alpha2, g * g, c.beta2 * v);
+  const float direction = __fdiv_rn(m, __fmaf_rn(__fsqrt_rn(v), c.root_scale, c.eps));
+  const float start = c.decoupled ? __fmaf_rn(c.decay, p, p) : p;
+  p = __fmaf_rn(c.negative_rate, direction, start);
 }
 
 template <class Gradient, class Working>
@@ -96,16 +99,17 @@ void adam(const AdamPiece* pieces, std::size_t count, const AdamStep& step, Stre
   const double correction1 = step.bias_correction ? 1.0 - std::pow(step.beta1, t) : 1.0;
   const double correction2 = step.bias_correction ? 1.0 - std::pow(step.beta2, t) : 1.0;
   Coefficients c{};
-  c.beta1 = static_cast<float>(step.beta1);
-  c.one_minus_beta1 = static_cast<float>(1.0 - step.beta1);
-  c.beta2 = static_cast<float>(step.beta2);
-  c.one_minus_beta2 = static_cast<float>(1.0 - step.beta2);
-  c.step_size = static_cast<float>(step.lr / correction1);
-  c.root_scale = static_cast<float>(1.0 / std::sqrt(correction2));
-  c.eps = static_cast<float>(step.eps);
-  c.decay = step.decoupled ? 0.0F : static_cast<float>(step.weight_decay);
-  c.keep = step.decoupled ? static_cast<float>(step.lr * step.weight_decay) : 0.0F;
   c.gradient_scale = step.gradient_scale;
+  c.beta1 = static_cast<float>(step.beta1);
+  c.alpha1 = static_cast<float>(1.0 - step.beta1);
+  c.beta2 = static_cast<float>(step.beta2);
+  c.alpha2 = static_cast<float>(1.0 - step.beta2);
+  c.eps = static_cast<float>(step.eps);
+  c.root_scale = static_cast<float>(1.0 / std::sqrt(correction2));
+  c.l2 = static_cast<float>(step.weight_decay);
+  c.decay = static_cast<float>(-step.lr * step.weight_decay);
+  c.negative_rate = static_cast<float>(-step.lr / correction1);
+  c.decoupled = step.decoupled;
   c.device_gradient_scale = step.device_gradient_scale;
   c.skip = step.skip;
 
