@@ -31,7 +31,8 @@ class Config {
                       const Facts& facts);
 
   /// The value of a declared key, its default if not given; T is bool, std::int64_t, double, std::string,
-  /// std::vector<double>, std::vector<std::string> or nlohmann::json. A path that isn't declared, a wrong T, or null is
+  /// std::vector<double>, std::vector<std::int64_t>, std::vector<std::string> (a single value where a list may stand
+  /// comes as a list of one) or nlohmann::json. A path that isn't declared, a wrong T, or null is
   /// a std::logic_error (a programming mistake).
   template <class T>
   T get(std::string_view path) const;
@@ -43,7 +44,9 @@ class Config {
 
   /// Everything resolved, defaults filled in: what --print-config shows and the run folder keeps.
   const nlohmann::json& resolved() const;
-  /// What the user wrote.
+  /// resolved() as text in the table's order: itself a configuration that resolves to the same.
+  std::string text() const;
+  /// What the user wrote, --set included; other and deprecated names replaced by the table's.
   const nlohmann::json& user() const;
   /// Warnings found while validating (deprecated keys and the like), to be logged once by rank 0.
   const std::vector<std::string>& warnings() const;
@@ -52,5 +55,13 @@ class Config {
   struct Impl;
   std::shared_ptr<const Impl> impl_;
 };
+
+/// Throws ConfigError naming each key that turns on what this version doesn't do yet (the table's status), so that
+/// nothing is silently ignored. Apart from parse(), so that configurations for other versions can be read and shown.
+void check_supported(const Config& config);
+
+/// Throws ConfigError where the configuration needs an accelerator that isn't there (fp16). Apart from parse(), so that
+/// a configuration can be checked on a login node.
+void check_accelerator(const Config& config, const Facts& facts);
 
 }  // namespace deepspeed::config
