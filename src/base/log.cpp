@@ -122,6 +122,14 @@ void write(Level level, std::string_view message) {
   write_locked(s, level, message);
 }
 
+void write_to_file(std::string_view message) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (s.file == nullptr) return;
+  s.file->info("{}", message);
+  s.file->flush();
+}
+
 void write_once(Level level, std::string_view key, std::string_view message) {
   State& s = state();
   const std::lock_guard lock(s.mutex);

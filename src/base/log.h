@@ -27,6 +27,8 @@ void set_file(const std::string& path);
 void set_terminal_hooks(void (*before)(), void (*after)());
 
 void write(Level level, std::string_view message);
+/// To the log file alone, where the terminal shows the same in another way.
+void write_to_file(std::string_view message);
 /// Writes a message once in the life of the process for each `key`.
 void write_once(Level level, std::string_view key, std::string_view message);
 
