@@ -417,16 +417,852 @@ void precision(Rows& rows) {
       });
 }
 
+const std::vector<std::string> devices = {"cpu", "nvme"};
+
 void zero(Rows& rows) {
   rows.add(
       works("zero_optimization", section, "{}", "Where parameters, gradients and optimizer states live.").as_typed(),
       {
-          works("stage", integer, "0",
-                "What is partitioned over the ranks: 0 nothing, 1 optimizer states, 2 and gradients, 3 and parameters.")
+          works(
+              "stage", integer, "0",
+              "What is partitioned over the ranks: 0 nothing, 1 optimizer states, 2 also gradients, 3 also parameters.")
               .one_of({"0"})
               .not_yet({"1", "2", "3"}),
+          parsed("contiguous_gradients", boolean, "true", "Copy gradients into one buffer as they come."),
+          parsed("reduce_scatter", boolean, "true", "Reduce a gradient to its owner only, not to all ranks."),
+          parsed("reduce_bucket_size", integer, "5e8",
+                 "Elements of one gradient reduction; \"auto\" = hidden size squared.")
+              .range(">0"),
+          parsed("use_multi_rank_bucket_allreduce", boolean, "true", "One reduction for the slices of many owners."),
+          parsed("allgather_partitions", boolean, "true", "Parameters are always brought together by all-gather."),
+          parsed("allgather_bucket_size", integer, "5e8", "Elements of one parameter all-gather; even.").range(">=0"),
           parsed("overlap_comm", boolean | null, "null", "Reduce while backward goes on; null = true for stage 3."),
+          later("compute_grad_norm", boolean, "true", "false = leave the gradient norm out where nothing clips by it."),
+          parsed("load_from_fp32_weights", boolean, "true", "Restore master weights from the checkpoint's fp32 copy."),
+          later("elastic_checkpoint", boolean, "false",
+                "Old elastic checkpoints; every checkpoint here loads at any rank count."),
+          works("offload_param", section | null, "null", "Keep parameters outside the device.").switched_by("device"),
+          works("offload_param.device", string, "\"none\"", "Where parameters live.").one_of({"none"}).not_yet(devices),
+          parsed("offload_param.nvme_path", string | null, "null", "Folder of the swap files."),
+          parsed("offload_param.buffer_count", integer, "5", "Pinned swap buffers.").range(">=0"),
+          parsed("offload_param.buffer_size", integer, "1e8", "Elements of one swap buffer.").range(">=0"),
+          parsed("offload_param.max_in_cpu", integer, "1e9", "Parameter elements kept in host memory beside nvme.")
+              .range(">=0"),
+          parsed("offload_param.pin_memory", boolean, "true", "Page-locked host memory."),
+          works("offload_optimizer", section | null, "null", "Keep optimizer states outside the device.")
+              .switched_by("device"),
+          works("offload_optimizer.device", string, "\"none\"", "Where optimizer states live.")
+              .one_of({"none"})
+              .not_yet(devices),
+          parsed("offload_optimizer.nvme_path", string | null, "null", "Folder of the swap files."),
+          parsed("offload_optimizer.buffer_count", integer, "4",
+                 "Swap buffers; at least the states of a parameter, Adam's 4.")
+              .range(">=0"),
+          parsed("offload_optimizer.pin_memory", boolean, "true", "Page-locked host memory."),
+          parsed("offload_optimizer.pipeline_read", boolean, "false", "Read the next tile while this one is updated."),
+          parsed("offload_optimizer.pipeline_write", boolean, "false",
+                 "Write the last tile while this one is updated."),
+          parsed("offload_optimizer.fast_init", boolean, "false", "Quick creation of the swap files."),
+          parsed("offload_optimizer.ratio", number, "1.0", "Share of the sub-groups updated on the host (stage 3).")
+              .range("0..1"),
+          later("offload_optimizer.super_offload", boolean, "false",
+                "SuperOffload: host updates overlapped with backward."),
+          parsed("offload_optimizer.cpuadam_cores_perc", number, "0.8",
+                 "Share of the cores for SuperOffload's updates.")
+              .range("0..1")
+              .complaining("cpuadam_cores_perc must be between 0 and 1"),
+          later("zenflow", section | null, "null",
+                "ZenFlow: important columns on the device, the rest later on the host."),
+          later("zenflow.topk_ratio", number, "0.1", "Share of the columns updated on the device each step.")
+              .range("0<..<1"),
+          later("zenflow.select_strategy", string, "\"auto\"", "When columns are chosen anew; auto = each epoch.")
+              .one_of({"auto", "step", "epoch"})
+              .complaining("select_strategy must be one of \"auto\", \"step\", or \"epoch\""),
+          later("zenflow.select_interval", integer | string, "\"auto\"", "Steps or epochs between choices.")
+              .one_of({"auto"})
+              .range(">0")
+              .complaining("If select_interval is a string, it must be \"auto\""),
+          later("zenflow.update_interval", integer | string, "\"auto\"", "Steps between host updates.")
+              .one_of({"auto"})
+              .range(">0")
+              .complaining("If update_interval is a string, it must be \"auto\""),
+          later("zenflow.overlap_step", boolean, "false", "Host update beside the next steps."),
+          later("zenflow.offload", boolean, "false", "Also offload the chosen columns' state."),
+          later("zenflow.auto_ratio", number, "0.99", "Share of parameters that must vote for an update.")
+              .range("0..1"),
+          later("zenflow.full_warm_up_rounds", integer, "0", "Full updates at the start.")
+              .range(">=0")
+              .complaining("full_warm_up_rounds must be an integer"),
+          later("zenflow.pt_reserved_cores_perc", number, "0.5", "Share of the cores kept for the main process.")
+              .range("0..1")
+              .complaining("pt_reserved_cores_perc must be a float"),
+          later("zenflow.steps_per_epoch", integer | null, "null", "Filled at run time.").range(">0"),
+          parsed("sub_group_size", integer, "1e9", "Elements of one tile of the optimizer step.").range(">=0"),
+          parsed("stage3_prefetch_bucket_size", integer, "5e7",
+                 "Elements gathered ahead of use; \"auto\" = 0.9 x hidden size squared.")
+              .range(">=0")
+              .also({"prefetch_bucket_size"}),
+          parsed("stage3_param_persistence_threshold", integer, "1e5",
+                 "Parameters up to this size stay gathered; \"auto\" = 10 x hidden size.")
+              .range(">=0")
+              .also({"param_persistence_threshold"}),
+          parsed("stage3_model_persistence_threshold", integer, "9223372036854775807",
+                 "Most elements that stay gathered.")
+              .range(">=0")
+              .also({"model_persistence_threshold"}),
+          parsed("stage3_max_live_parameters", integer, "1e9", "Most elements gathered at once.")
+              .range(">=0")
+              .also({"max_live_parameters"}),
+          parsed("stage3_max_reuse_distance", integer, "1e9", "Keep what is used again within so many elements.")
+              .range(">=0")
+              .also({"max_reuse_distance"}),
+          parsed("stage3_gather_16bit_weights_on_model_save", boolean, "false",
+                 "Gather the 16-bit weights for a saved model.")
+              .also({"gather_16bit_weights_on_model_save"}),
+          later("stage3_module_granularity_threshold", integer, "0", "Treat modules finer than this as one; 0 = off.")
+              .range(">=0")
+              .also({"module_granularity_threshold"}),
+          parsed("stage3_use_all_reduce_for_fetch_params", boolean, "false", "Gather by a sum of zero-padded buffers.")
+              .also({"use_all_reduce_for_fetch_params"}),
+          parsed("stage3_allgather_sequential", boolean, "false", "Gather one parameter at a time.")
+              .also({"allgather_sequential"}),
+          parsed("ignore_unused_parameters", boolean, "true", "false = an error where a parameter gets no gradient."),
+          later("legacy_stage1", boolean, "false", "Removed long ago."),
+          parsed("round_robin_gradients", boolean, "false",
+                 "Deal parameters out over the ranks in turn (stages 1 and 2)."),
+          parsed("parameter_alignment", boolean, "false", "Start each parameter at 16 bytes in the flat buffer."),
+          later("zero_hpz_partition_size", integer, "1", "ZeRO++: ranks of the secondary shard group.")
+              .range(">=0")
+              .also_off({"0"}),
+          later("zero_quantized_weights", boolean, "false", "ZeRO++: int8 all-gather of the weights."),
+          later("zero_quantized_nontrainable_weights", boolean, "false", "Frozen weights kept in int8."),
+          later("zero_quantized_gradients", boolean, "false", "ZeRO++: int4 all-to-all reduction of the gradients."),
+          later("zeropp_loco_param", open | null, "null", "ZeRO++: error feedback of the quantized gradients."),
+          later("mics_shard_size", integer, "-1", "MiCS: ranks of one shard group; -1 = off.")
+              .range(">=-1")
+              .also_off({"0"}),
+          later("mics_hierarchical_params_gather", boolean, "false", "MiCS: gather in two levels."),
+          parsed("memory_efficient_linear", boolean, "true", "Stage 3 keeps no weight for backward."),
+          later("pipeline_loading_checkpoint", boolean, "false", "Ranks of a node load one after another (stage 3)."),
+          parsed("override_module_apply", boolean, "true", "Python only: gather in Module.apply."),
+          parsed("log_trace_cache_warnings", boolean, "false", "Log when the order of the units changes."),
+          parsed("enable_sanity_checks", boolean, "false", "More checks across ranks."),
+          parsed("save_muon_momentum_buffer_in_memory", boolean, "false", "Keep Muon's momentum out of nvme."),
+          works("leaf_module", section, "{}", "Modules gathered as one with all they hold.")
+              .complaining("leaf_module configuration must be a mapping of fields to values"),
+          parsed("leaf_module.classes", strings | string,
+                 "[\"transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock\", "
+                 "\"transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock\", "
+                 "\"transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock\"]",
+                 "By class; blocks are units here, so these are always gathered as one."),
+          later("leaf_module.names", strings | string, "[]", "By name."),
+          later("leaf_module.name_suffixes", strings | string, "[]", "By the end of the name."),
+          parsed("cpu_offload", boolean | null, "null", "Old form.")
+              .replaced("offload_optimizer", "{\"device\": \"cpu\"}"),
+          parsed("cpu_offload_param", boolean | null, "null", "Old form.")
+              .replaced("offload_param", "{\"device\": \"cpu\"}"),
+          parsed("cpu_offload_use_pin_memory", boolean | null, "null", "Old form without effect.").replaced("-"),
+          parsed("stage3_gather_fp16_weights_on_model_save", boolean, "false", "Old name.")
+              .replaced("stage3_gather_16bit_weights_on_model_save"),
       });
+}
+
+void parallelism(Rows& rows) {
+  rows.add({
+      later("sequence_parallel_size", integer | null, "null", "Ranks that share one sequence (Ulysses).")
+          .range(">0")
+          .also_off({"1"}),
+      parsed("data_parallel_size", integer | null, "null",
+             "Data-parallel ranks beside sequence_parallel_size; a check only.")
+          .range(">0"),
+      later("use_data_before_expert_parallelism", boolean, "false", "Order of ranks: data before expert."),
+  });
+  rows.add(
+      later("pipeline", section, "{}", "Pipeline parallelism."),
+      {
+          later("stages", string | integer, "\"auto\"", "Pipeline stages.").also_off({"1"}),
+          parsed("partition", string, "\"best\"", "How layers are dealt out over the stages."),
+          parsed("seed_layers", boolean, "false", "A seed of its own for each layer."),
+          parsed("activation_checkpoint_interval", integer, "0", "Layers between kept activations; 0 = all are kept.")
+              .range(">=0"),
+          parsed("pipe_partitioned", boolean, "true", "Send each tensor rank's share of the activations."),
+          parsed("grad_partitioned", boolean, "true", "Send each tensor rank's share of the gradients."),
+          parsed("use_reentrant", boolean | null, "null", "Python's choice of recompute; there is one here."),
+      });
+  rows.add(
+      later("tensor_parallel", section, "{}", "Tensor parallelism from name patterns (AutoTP).")
+          .switched_by("autotp_size")
+          .as_typed(),
+      {
+          later("autotp_size", integer, "0", "Ranks that share each layer; 0 and 1 = off.")
+              .range(">=0")
+              .also_off({"1"}),
+          parsed("dtype", string, "\"fp16\"", "Type the model is loaded in.").one_of(tensor_dtypes),
+          parsed("tp_overlap_comm", boolean, "false", "Overlap the reduction of input gradients."),
+          parsed("vocab_parallel_lm_head", boolean | null, "null", "Split the output head by vocabulary."),
+          parsed("vocab_parallel_ce_backend", string, "\"torch\"", "Loss over a split vocabulary.")
+              .one_of({"torch", "liger"}),
+          parsed("tp", section, "{}", "Inner sizes.")
+              .also({"tensor_parallel"})
+              .complaining("tensor_parallel.tp must be a dict when provided."),
+          parsed("tp.tp_size", integer, "1", "1, or the same as autotp_size.").range(">0"),
+          parsed("tp.tp_grain_size", integer, "1", "Smallest width of a share.").range(">0"),
+          later("tp.mpu", open | null, "null", "A Python object; nothing a file can hold."),
+          later("tp.tp_group", open | null, "null", "A Python object; nothing a file can hold."),
+          parsed("preset_model", string | null, "null", "Built-in patterns of a family.")
+              .one_of({"llama", "bloom", "chatglm", "mixtral", "deepseek_v2", "qwen2", "phi3"}),
+          parsed("partition_config", section | null, "null", "Own patterns."),
+          parsed("partition_config.layer_specs", list, "[]", "What is split how; the first match counts."),
+          parsed("partition_config.layer_specs.[].patterns", strings, "[]", "Regular expressions on MODULE.weight."),
+          parsed("partition_config.layer_specs.[].partition_type", string, "\"column\"", "How to split.")
+              .one_of({"column", "row", "skip"}),
+          parsed("partition_config.layer_specs.[].shape", list | null, "null", "Logical sub-parameters."),
+          parsed("partition_config.layer_specs.[].partition_dim", integer | null, "null", "Dimension; null = by type."),
+          parsed("partition_config.layer_specs.[].model_types", strings | null, "null", "Only for these families."),
+          parsed("partition_config.layer_specs.[].gather_output", boolean, "false", "Gather a column split's output."),
+          parsed("partition_config.layer_specs.[].grad_allreduce", boolean, "false",
+                 "Sum the replicated parameter's gradient."),
+          parsed("partition_config.tp_size", integer, "1", "Set from autotp_size.").range(">0"),
+          parsed("partition_config.embedding_partition_dim", integer, "1", "Dimension in which embeddings are split."),
+          parsed("partition_config.lm_head_patterns", strings, "[\"lm_head\", \"embed_out\"]",
+                 "Names of the output head."),
+          parsed("partition_config.use_default_specs", boolean, "true", "Also use the family's patterns."),
+          parsed("partition_config.strict_mode", boolean, "false", "An unmatched parameter is an error."),
+          parsed("keep_module_on_host", boolean, "false", "Leave the shares in host memory."),
+          parsed("replace_with_kernel_inject", boolean, "false", "Without effect in training.").also({"kernel_inject"}),
+          parsed("injection_policy_tuple", list | null, "null", "Internal."),
+      });
+  rows.add(
+      later("expert_parallel", section, "{}", "Mixture-of-experts blocks of Hugging Face models over ranks (AutoEP).")
+          .switched_by("enabled"),
+      {
+          later("enabled", boolean, "false", "Turn it on."),
+          parsed("autoep_size", integer, "1", "Ranks that share the experts.").range(">0"),
+          parsed("expert_tensor_parallel_size", integer, "1", "Ranks that share one expert.").range(">0"),
+          parsed("validate_folding_routing", boolean, "false", "More checks."),
+          parsed("async_split_plan", boolean, "false", "Plan the exchange beside the computation."),
+          parsed("preset_model", string | null, "null", "Built-in names of a family.")
+              .one_of({"mixtral", "qwen3_moe", "qwen3_5_moe", "deepseek_v2", "deepseek_v3"})
+              .complaining("Unknown preset_model '{}'. Available presets: mixtral, qwen3_moe, qwen3_5_moe, "
+                           "deepseek_v2, deepseek_v3"),
+          parsed("moe_layer_pattern", string | null, "null", "Regular expression of the blocks' names."),
+          parsed("expert_pattern", string | null, "null", "Name of the experts."),
+          parsed("router_pattern", string | null, "null", "Name of the router."),
+          parsed("expert_w1", string | null, "null", "Name of the gate (or gate and up) weight."),
+          parsed("expert_w2", string | null, "null", "Name of the down weight."),
+          parsed("expert_w3", string | null, none, "Name of the up weight; null = inside w1."),
+          parsed("num_experts_attr", string | null, "null", "The model config's name for the number of experts."),
+          parsed("top_k_attr", string | null, "null", "The model config's name for k."),
+          parsed("has_shared_experts", boolean | null, "null", "A shared expert is present."),
+          parsed("shared_experts_pattern", string | null, "null", "Name of the shared expert."),
+          parsed("shared_experts_gate_pattern", string | null, "null", "Name of the shared expert's gate."),
+          parsed("expert_activation", string | null, "null", "Activation; null = the model's."),
+          parsed("use_grouped_mm", boolean, "true", "One grouped matrix product for all experts."),
+          parsed("disable_triton_grouped_mm", boolean, "false", "There is no Triton here."),
+          parsed("route_norm", boolean | null, "null", "Renormalise the top-k weights; null = the family's way."),
+          parsed("route_scale", number, "1.0", "Factor of the weights."),
+          parsed("routed_scaling_factor", number | string, "\"auto\"", "Overrides route_scale; auto = the model's.")
+              .one_of({"auto"}),
+          parsed("score_apply", string, "\"auto\"", "When scores multiply.")
+              .one_of({"auto", "pre", "post"})
+              .complaining("score_apply must be one of ('auto', 'pre', 'post'), got '{}'"),
+          parsed("combine_impl", string, "\"auto\"", "How outputs are combined.")
+              .one_of({"auto", "weighted_sum", "legacy_bmm"})
+              .complaining("combine_impl must be one of ('auto', 'weighted_sum', 'legacy_bmm'), got '{}'"),
+          parsed("row_weighting_impl", string, "\"auto\"", "How rows are weighted."),
+          parsed("gate_up_impl", string, "\"separate\"", "Gate and up product."),
+          parsed("comm_backend", string, "\"comm\"", "Who carries the tokens."),
+          parsed("comm_num_sm", integer, "12", "Multiprocessors for the exchange.").range(">0"),
+          parsed("comm_qp_margin", integer, "4", "Spare queue pairs.").range(">=0"),
+          parsed("comm_max_tokens_per_rank", integer, "0", "Bound of the exchange; 0 = none.").range(">=0"),
+          parsed("score_func", string, "\"auto\"", "The router's score.")
+              .one_of({"auto", "softmax", "sigmoid"})
+              .complaining("score_func must be one of ('auto', 'softmax', 'sigmoid'), got '{}'"),
+          parsed("top_k", integer | string, "\"auto\"", "Experts a token goes to; auto = the model's.")
+              .one_of({"auto"})
+              .range(">0"),
+          parsed("num_expert_groups", integer | null, "null", "Groups of group-limited routing.").range(">0"),
+          parsed("num_limited_groups", integer | null, "null", "Groups kept for a token.").range(">0"),
+          parsed("load_balance_coeff", null, "null", "Not supported by DeepSpeed either."),
+      });
+}
+
+void memory_and_files(Rows& rows) {
+  rows.add(works("activation_checkpointing", section, "{}",
+                 "How recomputed activations are kept; training.activation_checkpointing turns recompute on."),
+           {
+               later("partition_activations", boolean, "false", "Each tensor rank keeps its share."),
+               later("cpu_checkpointing", boolean, "false", "Keep them in host memory."),
+               later("contiguous_memory_optimization", boolean, "false", "Keep them in one buffer made ahead."),
+               parsed("number_checkpoints", integer | null, "null", "Layers that the one buffer holds.").range(">0"),
+               parsed("synchronize_checkpoint_boundary", boolean, "false",
+                      "Wait for the device around each; changes timing only."),
+               later("profile", boolean, "false", "Time each recompute."),
+           });
+  rows.add(works("aio", section, "{}", "Asynchronous file I/O of nvme offload and checkpoints."),
+           {
+               parsed("block_size", integer, "1048576", "Bytes of one request.").range(">0"),
+               parsed("queue_depth", integer, "8", "Requests under way.").range(">0"),
+               parsed("intra_op_parallelism", integer, "1", "Threads a request is shared by.")
+                   .range(">0")
+                   .also({"thread_count"}),
+               parsed("single_submit", boolean, "false", "Submit requests one by one."),
+               parsed("overlap_events", boolean, "true", "Submit while others complete."),
+               later("use_gds", boolean, "false", "GPUDirect storage."),
+           });
+  rows.add(
+      works("checkpoint", section, "{}", "Saving and loading."),
+      {
+          parsed("tag_validation", string, "\"WARN\"",
+                 "What ranks with different tags do; one rank names the tag here.")
+              .one_of({"WARN", "IGNORE", "FAIL"})
+              .ignoring_case()
+              .complaining("Checkpoint config contains invalid tag_validation value of {^}, expecting one of ['WARN', "
+                           "'IGNORE', 'FAIL']"),
+          later("load_universal", boolean, "false", "Load a universal checkpoint."),
+          later("use_node_local_storage", boolean, "false", "Each node keeps a copy of its own."),
+          works("parallel_write", section, "{}", "Who writes."),
+          later("parallel_write.pipeline_stage", boolean, "false", "Spread a stage's layers over its data ranks.")
+              .complaining(
+                  "checkpoint::parallel_write::pipeline_stage value of '{}' is invalid, expecting: true or false"),
+          parsed("checkpoint_serialization", boolean, "true", "Python's file format; checkpoints are HDF5 here."),
+          later("writer", section | null, "null", "The fast or decoupled writer."),
+          later("writer.type", string, "\"FAST\"", "Kind of writer.")
+              .one_of({"MOCK", "PYTHON", "FAST"})
+              .ignoring_case()
+              .complaining("writer contains invalid value {} for type, expecting one of ['MOCK', 'PYTHON', 'FAST']"),
+          later("writer.decoupled", boolean, "false", "Write beside the next steps."),
+          later("writer.io_buffer_size", integer, "67108864", "Bytes of a buffer.").range(">0"),
+          later("writer.io_buffer_double", boolean, "true", "Two buffers."),
+          later("writer.io_multiplier", integer, "1", "Parallel requests.").range(">0"),
+          later("writer.show_statistics", boolean, "false", "Log the rates."),
+          later("writer.data_parallel", string | null, "null", "Ranks that write in parallel.")
+              .one_of({"REPLICA", "SOCKET", "MACHINE"})
+              .ignoring_case()
+              .complaining("writer contains invalid value {} for data_parallel, expecting one of ['REPLICA', 'SOCKET', "
+                           "'MACHINE']"),
+      });
+  rows.add(later("nebula", section, "{}", "Azure's checkpoint service.").switched_by("enabled"),
+           {
+               later("enabled", boolean, "false", "Turn it on."),
+               parsed("persistent_storage_path", string | null, "null", "Lasting storage."),
+               parsed("persistent_time_interval", integer, "100", "Seconds between lasting copies.").range(">0"),
+               parsed("num_of_version_in_retention", integer, "2", "Copies kept.").range(">0"),
+               parsed("enable_nebula_load", boolean, "true", "Load through the service."),
+               parsed("nebula_load_path", string | null, "null", "Where to load from."),
+           });
+  rows.add({later("datastates_ckpt", open | boolean | null, "null", "The DataStates checkpoint engine.")
+                .also_off({"false"})});
+}
+
+void reports(Rows& rows) {
+  rows.add({
+      works("log_level", string | null, "null", "Least level that is logged; null = the command line's.")
+          .one_of({"debug", "info", "warning", "error", "critical"}),
+      later("wall_clock_breakdown", boolean, "false", "Log the time of each phase."),
+      later("memory_breakdown", boolean, "false", "Log memory around each phase."),
+      later("dump_state", boolean, "false", "Log the engine's state after it is set up."),
+      parsed("zero_allow_untested_optimizer", boolean, "false",
+             "Allow optimizers DeepSpeed hasn't tested; all compose here."),
+      parsed("zero_force_ds_cpu_optimizer", boolean, "true",
+             "Host updates with DeepSpeed's own kernels; always so here."),
+  });
+  rows.add(later("flops_profiler", section, "{}", "Profile of one step.").switched_by("enabled"),
+           {
+               later("enabled", boolean, "false", "Turn it on."),
+               parsed("recompute_fwd_factor", number, "0.0", "Forward passes that backward makes again.").range("0..1"),
+               parsed("profile_step", integer, "1", "The step.").range(">0"),
+               parsed("module_depth", integer, "-1", "Depth of the summary; -1 = the deepest.").range(">=-1"),
+               parsed("top_modules", integer, "1", "Modules listed at each depth.").range(">0"),
+               parsed("detailed", boolean, "true", "List every module."),
+               parsed("output_file", string | null, "null", "Where to write; null = the log."),
+           });
+  rows.add(later("tensorboard", section, "{}", "TensorBoard event files, beside those of the run folder.")
+               .switched_by("enabled")
+               .as_typed(),
+           {
+               later("enabled", boolean, "false", "Turn it on."),
+               parsed("output_path", string, "\"\"", "Root folder."),
+               parsed("job_name", string, "\"DeepSpeedJobName\"", "Folder in it."),
+           });
+  rows.add(later("wandb", section, "{}", "Weights & Biases.").switched_by("enabled").as_typed(),
+           {
+               later("enabled", boolean, "false", "Turn it on."),
+               parsed("group", string | null, "null", "Group of runs."),
+               parsed("team", string | null, "null", "Team."),
+               parsed("project", string, "\"deepspeed\"", "Project."),
+           });
+  rows.add(later("csv_monitor", section, "{}", "A CSV file for each number.").switched_by("enabled").as_typed(),
+           {
+               later("enabled", boolean, "false", "Turn it on."),
+               parsed("output_path", string, "\"\"", "Root folder."),
+               parsed("job_name", string, "\"DeepSpeedJobName\"", "Folder in it."),
+           });
+  rows.add(later("comet", section, "{}", "Comet.").switched_by("enabled").as_typed(),
+           {
+               later("enabled", boolean, "false", "Turn it on."),
+               parsed("samples_log_interval", integer, "100", "Samples between records.").range(">0"),
+               parsed("project", string | null, "null", "Project."),
+               parsed("workspace", string | null, "null", "Workspace."),
+               parsed("api_key", string | null, "null", "Key."),
+               parsed("experiment_name", string | null, "null", "Name shown."),
+               parsed("experiment_key", string | null, "null", "Run to go on with."),
+               parsed("online", boolean | null, "null", "Online or offline."),
+               parsed("mode", string | null, "null", "How a run is opened.").one_of({"get", "create", "get_or_create"}),
+           });
+  rows.add(later("comms_logger", section, "{}", "Log of the collectives.").switched_by("enabled").as_typed(),
+           {
+               later("enabled", boolean, "false", "Turn it on."),
+               parsed("verbose", boolean, "false", "A line for each."),
+               parsed("prof_all", boolean, "true", "All of them."),
+               parsed("debug", boolean, "false", "With the caller."),
+               parsed("prof_ops", strings, "[]", "Those logged if not all."),
+           });
+  rows.add(works("timers", section, "{}", "Timers."),
+           {
+               works("throughput", section, "{}", "Samples a second.").as_typed(),
+               parsed("throughput.enabled", boolean, "true", "Tokens a second are always measured here."),
+               parsed("throughput.synchronized", boolean, "true", "Wait for the device first."),
+           });
+}
+
+void batch_control(Rows& rows) {
+  rows.add(later("elasticity", section, "{}", "Batch sizes that fit many rank counts.").switched_by("enabled"),
+           {
+               later("enabled", boolean, "false", "Turn it on."),
+               parsed("max_train_batch_size", integer, "2000", "Largest global batch.").range(">0"),
+               parsed("micro_batch_sizes", integers, "[2, 4, 6]", "Micro batches to choose from.").range(">0"),
+               parsed("min_gpus", integer, "1", "Fewest ranks."),
+               parsed("max_gpus", integer, "10000", "Most ranks."),
+               parsed("min_time", integer, "0", "Minutes before the next change."),
+               parsed("version", number, "0.2", "0.1 or 0.2."),
+               parsed("prefer_larger_batch", boolean, "true", "Of two, the larger batch."),
+               parsed("ignore_non_elastic_batch_info", boolean, "false", "Ignore the batch keys of the configuration."),
+               parsed("model_parallel_size", integer, "1", "Ranks of one replica."),
+               parsed("num_gpus_per_node", integer, "1", "Ranks a node has."),
+           });
+  rows.add(
+      later("autotuning", section, "{}", "Search for the quickest configuration.").switched_by("enabled"),
+      {
+          later("enabled", boolean, "false", "Turn it on."),
+          parsed("fast", boolean, "true", "Micro batch and stage only."),
+          parsed("results_dir", string, "\"autotuning_results\"", "Results."),
+          parsed("exps_dir", string, "\"autotuning_exps\"", "Tried configurations."),
+          parsed("overwrite", boolean, "true", "Clear old results."),
+          parsed("start_profile_step", integer, "3", "First step measured.").range(">0"),
+          parsed("end_profile_step", integer, "5", "Last step measured.").range(">0"),
+          parsed("metric", string, "\"throughput\"", "What is made best.").one_of({"latency", "throughput", "flops"}),
+          parsed("metric_path", string | null, "null", "File of the measured number."),
+          parsed("model_info_path", string | null, "null", "File of the model's sizes."),
+          parsed("model_info", section | null, "null", "The model's sizes, if known."),
+          parsed("model_info.profile", boolean, "false", "Measure them."),
+          parsed("model_info.num_params", integer | null, "null", "Parameters.").range(">0"),
+          parsed("model_info.hidden_size", integer | null, "null", "Hidden size.").range(">0"),
+          parsed("model_info.num_layers", integer | null, "null", "Layers.").range(">0"),
+          parsed("tuner_type", string, "\"gridsearch\"", "Search.").one_of({"gridsearch", "random", "model_based"}),
+          parsed("tuner_early_stopping", integer, "5", "Trials without gain before the end.").range(">=0"),
+          parsed("tuner_num_trials", integer, "50", "Most trials.").range(">0"),
+          parsed("arg_mappings", open | null, "null", "Configuration keys and their command-line names."),
+          parsed("mp_size", integer, "1", "Ranks of one replica.").range(">0"),
+          parsed("max_train_batch_size", integer | null, "null", "Largest global batch.").range(">0"),
+          parsed("min_train_batch_size", integer, "1", "Smallest global batch.").range(">0"),
+          parsed("max_train_micro_batch_size_per_gpu", integer, "1024", "Largest micro batch.").range(">0"),
+          parsed("min_train_micro_batch_size_per_gpu", integer, "1", "Smallest micro batch.").range(">0"),
+          parsed("num_tuning_micro_batch_sizes", integer, "3", "Micro batches tried.").range(">0"),
+      });
+}
+
+const std::vector<std::string> curves = {"fixed_linear", "fixed_root", "fixed_discrete", "custom"};
+
+void add_curriculum_schedule(std::vector<Key>& keys, const std::string& prefix) {
+  const auto add = [&](const char* name, unsigned kinds, const char* range, const char* doc) {
+    keys.push_back(parsed((prefix + name).c_str(), kinds, "null", doc).range(range));
+  };
+  keys.push_back(parsed((prefix + "schedule_config").c_str(), section, "{}", "The curve's numbers."));
+  add("schedule_config.total_curriculum_step", integer | null, ">0", "Steps to the full difficulty.");
+  add("schedule_config.difficulty_step", integer | null, ">0", "The difficulty is a multiple of this.");
+  add("schedule_config.root_degree", integer | null, ">0", "Degree of the root.");
+  add("schedule_config.difficulty", numbers | null, "", "The stairs.");
+  add("schedule_config.max_step", integers | null, "", "Last step of each stair but the highest.");
+}
+
+void data_and_curriculum(Rows& rows) {
+  std::vector<Key> keys = {
+      later("enabled", boolean, "false", "Turn it on."),
+      parsed("curriculum_type", string | null, "null", "What difficulty is; seqlen = the sequence length."),
+      parsed("min_difficulty", integer | null, "null", "Difficulty at the start.").range(">0"),
+      parsed("max_difficulty", integer | null, "null", "Difficulty at the end.").range(">0"),
+      parsed("schedule_type", string | null, "null", "Curve between them.").one_of(curves),
+  };
+  add_curriculum_schedule(keys, "");
+  rows.add(later("curriculum_learning", section, "{}", "Curriculum learning, the older form.").switched_by("enabled"),
+           std::move(keys));
+
+  keys = {
+      later("enabled", boolean, "false", "Turn it on."),
+      parsed("seed", integer, "1234", "Seed of the sampler.").range(">=0"),
+      parsed("data_sampling", section, "{}", "Which samples."),
+      parsed("data_sampling.enabled", boolean, "false", "Turn it on."),
+      parsed("data_sampling.num_epochs", integer, "1000", "Epochs the samples are counted for.").range(">0"),
+      parsed("data_sampling.num_workers", integer, "0", "Loader threads.").range(">=0"),
+      parsed("data_sampling.pin_memory", boolean, "false", "Page-locked batches."),
+      parsed("data_sampling.curriculum_learning", section, "{}", "Curriculum over metrics."),
+      parsed("data_sampling.curriculum_learning.enabled", boolean, "false", "Turn it on."),
+      parsed("data_sampling.curriculum_learning.data_cluster_path", string | null, "null", "Folder of the clusters."),
+      parsed("data_sampling.curriculum_learning.curriculum_metrics", section | null, "null", "The metrics, by name."),
+      parsed("data_sampling.curriculum_learning.curriculum_metrics.*", section, "{}", "One metric."),
+      parsed("data_sampling.curriculum_learning.curriculum_metrics.*.index_to_sample_path", string | null, "null",
+             "The analyser's index of samples."),
+      parsed("data_sampling.curriculum_learning.curriculum_metrics.*.index_to_metric_path", string | null, "null",
+             "The analyser's index of values."),
+      parsed("data_sampling.curriculum_learning.curriculum_metrics.*.difficulty_type", string, none,
+             "What difficulty is.")
+          .one_of({"value", "percentile"})
+          .needed(),
+      parsed("data_sampling.curriculum_learning.curriculum_metrics.*.clustering_type", string, none,
+             "How samples are grouped.")
+          .one_of({"single_cluster", "schedule_based"})
+          .needed(),
+      parsed("data_sampling.curriculum_learning.curriculum_metrics.*.min_difficulty", integer, none, "At the start.")
+          .needed(),
+      parsed("data_sampling.curriculum_learning.curriculum_metrics.*.max_difficulty", integer, none, "At the end.")
+          .needed(),
+      parsed("data_sampling.curriculum_learning.curriculum_metrics.*.schedule_type", string, none,
+             "Curve between them.")
+          .one_of(curves)
+          .needed(),
+  };
+  add_curriculum_schedule(keys, "data_sampling.curriculum_learning.curriculum_metrics.*.");
+  for (Key& key : std::vector<Key>{
+           parsed("data_sampling.dynamic_batching", section, "{}", "Batches of a number of tokens."),
+           parsed("data_sampling.dynamic_batching.enabled", boolean, "false", "Turn it on."),
+           parsed("data_sampling.dynamic_batching.lr_scaling_method", string, "\"linear\"",
+                  "Learning rate by batch size.")
+               .one_of({"linear", "sqrt", "none"}),
+           parsed("data_sampling.dynamic_batching.min_batch_size", integer, "1", "Fewest sequences.").range(">0"),
+           parsed("data_sampling.dynamic_batching.max_batch_size", integer | null, "null", "Most sequences.")
+               .range(">0"),
+           parsed("data_sampling.dynamic_batching.sequence_picking_order", string, "\"dataloader\"", "Order.")
+               .one_of({"dataloader", "random", "seqlen"}),
+           parsed("data_sampling.dynamic_batching.max_tokens", integer | null, "null", "Tokens of a batch.")
+               .range(">0"),
+           parsed("data_sampling.dynamic_batching.metrics_path", string | null, "null", "Folder of the lengths."),
+           parsed("data_sampling.dynamic_batching.verbose", boolean, "false", "Log."),
+           parsed("data_routing", section, "{}", "Which tokens go through which layers."),
+           parsed("data_routing.enabled", boolean, "false", "Turn it on."),
+           parsed("data_routing.random_ltd", section, "{}", "Layers that drop random tokens."),
+           parsed("data_routing.random_ltd.enabled", boolean, "false", "Turn it on."),
+           parsed("data_routing.random_ltd.total_layer_num", integer | null, "null", "Layers.").range(">0"),
+           parsed("data_routing.random_ltd.random_ltd_layer_num", integer | null, "null", "Layers that drop.")
+               .range(">0"),
+           parsed("data_routing.random_ltd.random_ltd_layer_id", integers | null, "null", "Which.").range(">=0"),
+           parsed("data_routing.random_ltd.model_mask_name", string | null, "null", "Name of the attention mask."),
+           parsed("data_routing.random_ltd.model_type", string | null, "null", "Kind of mask.")
+               .one_of({"encoder", "decoder"}),
+           parsed("data_routing.random_ltd.hidden_state_order", string | null, "null", "Layout.")
+               .one_of({"batch_seq_dim", "seq_batch_dim"}),
+           parsed("data_routing.random_ltd.random_ltd_schedule", section | null, "null", "Tokens kept."),
+           parsed("data_routing.random_ltd.random_ltd_schedule.min_value", integer, none, "At the start.")
+               .range(">0")
+               .needed(),
+           parsed("data_routing.random_ltd.random_ltd_schedule.max_value", integer, none, "At the end.")
+               .range(">0")
+               .needed(),
+           parsed("data_routing.random_ltd.random_ltd_schedule.schedule_type", string, none, "Curve.")
+               .one_of({"fixed_linear"})
+               .needed()
+               .complaining("Unsupported random LTD schedule type: {}"),
+           parsed("data_routing.random_ltd.random_ltd_schedule.schedule_config", section, "{}", "The curve's numbers."),
+           parsed("data_routing.random_ltd.random_ltd_schedule.schedule_config.require_steps", integer, none,
+                  "Steps to the end.")
+               .range(">0")
+               .needed(),
+           parsed("data_routing.random_ltd.random_ltd_schedule.schedule_config.seq_per_step", integer, none,
+                  "Granularity.")
+               .range(">0")
+               .needed(),
+           parsed("data_routing.random_ltd.layer_token_lr_schedule", section, "{}", "Learning rate by tokens dropped."),
+           later("data_routing.random_ltd.layer_token_lr_schedule.enabled", boolean, "false",
+                 "DeepSpeed refuses it too."),
+       })
+    keys.push_back(std::move(key));
+  rows.add(later("data_efficiency", section, "{}", "The data-efficiency library.").switched_by("enabled"),
+           std::move(keys));
+
+  rows.add(later("progressive_layer_drop", section, "{}", "Drop whole layers more and more.").switched_by("enabled"),
+           {
+               later("enabled", boolean, "false", "Turn it on."),
+               parsed("theta", number | null, "null", "Share of layers kept in the end.").range("0..1"),
+               parsed("gamma", number | null, "null", "Speed.").range(">=0"),
+           });
+}
+
+void compression(Rows& rows) {
+  std::vector<Key> keys;
+  const auto technique = [&](const std::string& name, const char* doc, std::vector<Key> shared,
+                             std::vector<Key> params) {
+    keys.push_back(parsed(name.c_str(), section, "{}", doc));
+    keys.push_back(
+        later((name + ".shared_parameters").c_str(), section, "{}", "For all groups.").switched_by("enabled"));
+    keys.push_back(later((name + ".shared_parameters.enabled").c_str(), boolean, "false", "Turn it on."));
+    for (Key& key : shared) {
+      key.path = name + ".shared_parameters." + key.path;
+      keys.push_back(std::move(key));
+    }
+    const std::string groups = name + ".different_groups";
+    keys.push_back(parsed(groups.c_str(), section | null, "null", "Groups of modules, by name."));
+    keys.push_back(parsed((groups + ".*").c_str(), section, "{}", "One group."));
+    keys.push_back(parsed((groups + ".*.params").c_str(), section, "{}", "The group's numbers."));
+    for (Key& key : params) {
+      key.path = groups + ".*.params." + key.path;
+      keys.push_back(std::move(key));
+    }
+    keys.push_back(
+        parsed((groups + ".*.modules").c_str(), strings | string, "\"*\"", "Regular expressions of the modules."));
+    keys.push_back(parsed((groups + ".*.related_modules").c_str(), list | null, "null", "Modules shrunk with them."));
+  };
+  const auto offset = [](const char* fallback) {
+    return parsed("schedule_offset", integer, fallback, "First step.").range(">=0");
+  };
+  const auto ratio = [] { return parsed("dense_ratio", number, none, "Share kept.").range("0<..<1").needed(); };
+  technique("weight_quantization", "Weights trained for few bits.",
+            {
+                parsed("quantizer_kernel", boolean, "false", "Device kernel."),
+                offset("0"),
+                parsed("quantize_groups", integer, "1", "Groups with a scale of their own.").range(">0"),
+                parsed("quantize_verbose", boolean, "false", "Log."),
+                parsed("quantization_type", string, "\"symmetric\"", "Kind.")
+                    .one_of({"symmetric", "asymmetric"})
+                    .complaining("Invalid weight quantize type. Supported types: [symmetric, asymmetric]"),
+                parsed("rounding", string, "\"nearest\"", "Rounding.")
+                    .one_of({"nearest", "stochastic"})
+                    .complaining("Invalid weight quantize rounding. Supported types: [nearest, stochastic]"),
+                parsed("quantize_weight_in_forward", boolean, "false", "In forward, not in the optimizer."),
+                parsed("fp16_mixed_quantize", section, "{}", "Blend with the 16-bit weights."),
+                parsed("fp16_mixed_quantize.enabled", boolean, "false", "Turn it on."),
+                parsed("fp16_mixed_quantize.quantize_change_ratio", number, "0.001", "Change of the blend a step.")
+                    .range("0..1"),
+            },
+            {
+                parsed("start_bits", integer, none, "Bits at the start.").range(">0").needed(),
+                parsed("target_bits", integer, none, "Bits at the end.").range(">0").needed(),
+                parsed("quantization_period", integer, "1", "Steps until a bit goes; doubles each time.").range(">0"),
+            });
+  technique("activation_quantization", "Activations of few bits.",
+            {
+                parsed("quantization_type", string, "\"symmetric\"", "Kind.").one_of({"symmetric", "asymmetric"}),
+                parsed("range_calibration", string, "\"dynamic\"", "Where the range comes from.")
+                    .one_of({"dynamic", "static"}),
+                offset("1000"),
+            },
+            {parsed("bits", integer, none, "Bits.").range(">0").needed()});
+  technique(
+      "sparse_pruning", "Single weights set to zero.",
+      {
+          parsed("method", string, "\"l1\"", "Criterion.")
+              .one_of({"l1", "topk", "snip_momentum"})
+              .complaining("Invalid sparse pruning method. Supported types: [l1, topk, snip_momentum]"),
+          offset("1000"),
+          parsed("block_pattern", string, "\"4x1\"", "Shape of the blocks of snip_momentum."),
+          parsed("dense_ratio", number, "0.1", "Share kept by snip_momentum.")
+              .range("0<..<1")
+              .complaining("Invalid dense_ratio value. Must be less than 1"),
+          parsed("schedule_offset_stride", integer, "1", "Steps between prunings.").range(">0"),
+          parsed("schedule_offset_end", integer | null, "null", "Last step; null = schedule_offset.").range(">=0"),
+          parsed("excluded_modules", strings, "[]", "Modules left alone."),
+      },
+      {ratio()});
+  technique("row_pruning", "Rows removed.",
+            {parsed("method", string, "\"l1\"", "Criterion.").one_of({"l1", "topk"}), offset("1000")}, {ratio()});
+  technique("head_pruning", "Attention heads removed.",
+            {
+                parsed("method", string, "\"topk\"", "Criterion.").one_of({"l1", "topk"}),
+                offset("1000"),
+                parsed("num_heads", integer | null, "null", "Heads.").range(">0"),
+            },
+            {ratio()});
+  technique("channel_pruning", "Channels removed.",
+            {parsed("method", string, "\"l1\"", "Criterion.").one_of({"l1", "topk"}), offset("1000")}, {ratio()});
+  keys.push_back(later("layer_reduction", section, "{}", "Fewer layers, from a teacher.").switched_by("enabled"));
+  keys.push_back(later("layer_reduction.enabled", boolean, "false", "Turn it on."));
+  keys.push_back(parsed("layer_reduction.keep_number_layer", integer | null, "null", "Layers kept.").range(">0"));
+  keys.push_back(parsed("layer_reduction.module_name_prefix", string | null, "null", "Path of the list of layers."));
+  keys.push_back(
+      parsed("layer_reduction.teacher_layer", integers | null, "null", "The teacher's layers.").range(">=0"));
+  keys.push_back(parsed("layer_reduction.other_module_name", strings | null, "null", "Modules copied as they are."));
+  rows.add(works("compression_training", section | null, "null", "Model compression while training."), std::move(keys));
+
+  rows.add(works("weight_quantization", section, "{}", "Weights of few bits for inference.").as_typed(),
+           {
+               later("quantized_initialization", open, "{}", "Quantize while the model is made."),
+               later("post_init_quant", open, "{}", "Quantize afterwards, by module."),
+           });
+  const std::vector<Key> eigenvalue = {
+      later("enabled", boolean, "false", "Turn it on."),
+      parsed("verbose", boolean, "false", "Log."),
+      parsed("max_iter", integer, "100", "Most iterations.").range(">0"),
+      parsed("tol", number, "1e-2", "Tolerance.").range(">0"),
+      parsed("stability", number, "1e-6", "Added against division by zero.").range(">=0"),
+      parsed("gas_boundary_resolution", integer, "1", "Optimizer steps between estimates.").range(">0"),
+      parsed("layer_name", string, "\"bert.encoder.layer\"", "Path of the list of layers."),
+      parsed("layer_num", integer, "0", "Layers.").range(">=0"),
+  };
+  rows.add(later("eigenvalue", section, "{}", "Curvature for quantize_training.").switched_by("enabled"), eigenvalue);
+  rows.add(later("quantize_training", section | open | null, "null", "Quantization while training (MoQ).")
+               .switched_by("enabled"),
+           {later("enabled", boolean, "false", "Turn it on.")});
+  rows.add(later("quantize_training.eigenvalue", section, "{}", "Curvature.").switched_by("enabled"), eigenvalue);
+}
+
+void attention_and_compile(Rows& rows) {
+  rows.add(later("sparse_attention", section | null, "null", "Block-sparse attention."),
+           {
+               later("mode", string, "\"fixed\"", "Layout.")
+                   .one_of({"dense", "fixed", "variable", "bigbird", "bslongformer"})
+                   .complaining("Given sparsity mode, {}, has not been implemented yet!"),
+               later("block", integer, "16", "Width of a block.").range(">0"),
+               later("different_layout_per_head", boolean, "false", "A layout for each head."),
+               later("num_local_blocks", integer, "4", "Blocks of the local window.").range(">0"),
+               later("num_global_blocks", integer, "1", "Blocks all look at.").range(">=0"),
+               later("attention", string, "\"bidirectional\"", "Mask.")
+                   .one_of({"unidirectional", "bidirectional"})
+                   .complaining("only \"uni/bi-directional\" attentions are supported for now!"),
+               later("horizontal_global_attention", boolean, "false", "Global blocks look at all."),
+               later("num_different_global_patterns", integer, "1", "Global patterns.").range(">0"),
+               later("num_random_blocks", integer, "0", "Random blocks.").range(">=0"),
+               later("local_window_blocks", integers, "[4]", "Windows.").range(">0"),
+               later("global_block_indices", integers, "[0]", "Global blocks.").range(">=0"),
+               later("global_block_end_indices", integers | null, "null", "Their ends.").range(">=0"),
+               later("num_sliding_window_blocks", integer, "3", "Blocks of the sliding window.").range(">0"),
+           });
+  rows.add(later("compile", section, "{}", "DeepCompile.").switched_by("deepcompile").as_typed(),
+           {
+               later("deepcompile", boolean, "false", "Turn it on."),
+               parsed("autoep_non_moe", boolean, "false", "Also outside the experts."),
+               parsed("free_activation", boolean, "false", "Free activations early."),
+               parsed("free_activation_threshold", integer, "10485760", "Bytes.").range(">=0"),
+               parsed("offload_activation", boolean, "false", "Offload activations."),
+               parsed("offload_activation_pin_memory", boolean, "true", "Page-locked memory."),
+               parsed("offload_opt_states", boolean, "false", "Offload optimizer states."),
+               parsed("offload_parameters", boolean, "false", "Offload parameters."),
+               parsed("double_buffer", boolean, "true", "Two reduction buffers."),
+               parsed("symmetric_memory", boolean, "false", "Gather through symmetric memory."),
+               parsed("debug_log", boolean, "false", "Log."),
+               parsed("sync_before_reduce", boolean, "false", "Wait before reductions."),
+               parsed("sync_after_reduce", boolean, "false", "Wait after reductions."),
+               parsed("sync_before_allgather", boolean, "false", "Wait before gathers."),
+               parsed("sync_after_allgather", boolean, "false", "Wait after gathers."),
+               parsed("keep_int_input_tensors", boolean, "true", "Keep integer inputs."),
+               parsed("keep_all_input_tensors", boolean, "false", "Keep all inputs."),
+               parsed("passes", strings | null, "null", "Passes: z1, z3, autosp, autotp."),
+           });
+  rows.add(
+      later("hybrid_engine", section, "{}", "Training and generation in one engine.").switched_by("enabled").as_typed(),
+      {
+          later("enabled", boolean, "false", "Turn it on."),
+          parsed("max_out_tokens", integer, "512", "Tokens of the workspace.").range(">0"),
+          parsed("inference_tp_size", integer, "1", "Tensor ranks in generation.").range(">0"),
+          parsed("release_inference_cache", boolean, "false", "Free the cache afterwards."),
+          parsed("pin_parameters", boolean, "true", "Keep the containers."),
+          parsed("tp_gather_partition_size", integer, "8", "Parameters gathered at once.").range(">0"),
+          parsed("enable_cuda_graph", boolean, "false", "Replay a CUDA graph."),
+      });
+}
+
+void inference(Rows& rows) {
+  rows.add(
+      later("inference", section | null, "null", "What init_inference takes.").as_typed(),
+      {
+          later("replace_with_kernel_inject", boolean, "false", "Fused transformer kernels.").also({"kernel_inject"}),
+          later("dtype", string, "\"fp16\"", "Type of the weights.")
+              .one_of({"fp16", "float16", "half", "torch.float16", "torch.half", "bf16", "bfloat16", "bfloat",
+                       "torch.bfloat16", "fp32", "float32", "float", "torch.float32", "torch.float", "int8",
+                       "torch.int8"})
+              .complaining("'{}' is not a valid DtypeEnum"),
+          later("tensor_parallel", section, "{}", "Tensor parallelism.").also({"tp"}),
+          later("tensor_parallel.tp_size", integer, "1", "Ranks.").range(">0"),
+          later("tensor_parallel.enabled", boolean, "true", "Turn it on."),
+          later("tensor_parallel.tp_grain_size", integer, "64", "Smallest width of a share.").range(">0"),
+          later("tensor_parallel.mpu", open | null, "null", "A Python object."),
+          later("tensor_parallel.tp_group", open | null, "null", "A Python object."),
+          later("max_out_tokens", integer, "1024", "Tokens of the key/value workspace.")
+              .range(">0")
+              .also({"max_tokens"}),
+          later("min_out_tokens", integer, "1", "Tokens that must fit.").range(">0").also({"min_tokens"}),
+          later("enable_cuda_graph", boolean, "false", "Replay a CUDA graph."),
+          later("injection_policy", open | null, "null", "Layer classes and their reduced linears.")
+              .also({"injection_dict"}),
+          later("injection_policy_tuple", list | null, "null", "The same as a list."),
+          later("use_triton", boolean, "false", "Triton kernels."),
+          later("triton_autotune", boolean, "false", "Tune them."),
+          later("zero", open, "{}", "A zero_optimization section."),
+          later("triangular_masking", boolean, "true", "Causal mask.").also({"tm"}),
+          later("moe", section, "{}", "Mixture of experts."),
+          later("moe.enabled", boolean, "true", "Turn it on."),
+          later("moe.ep_size", integer, "1", "Expert ranks.").range(">0"),
+          later("moe.moe_experts", integers | integer, "[1]", "Experts of each layer.")
+              .range(">0")
+              .also({"num_experts"}),
+          later("moe.type", string, "\"standard\"", "Kind of layer.").one_of({"standard", "residual"}),
+          later("moe.ep_mp_group", open | null, "null", "A Python object."),
+          later("moe.ep_group", open | null, "null", "A Python object.").also({"expert_group"}),
+          later("keep_module_on_host", boolean, "false", "Leave the model in host memory."),
+          later("quant", section, "{}", "Quantization with dtype int8."),
+          later("quant.enabled", boolean, "true", "Turn it on."),
+          later("quant.activation", section, "{}", "Of activations."),
+          later("quant.activation.enabled", boolean, "true", "Turn it on."),
+          later("quant.activation.num_bits", integer, "8", "Bits.").range(">0"),
+          later("quant.activation.q_type", string, "\"symmetric\"", "Kind.").one_of({"symmetric", "asymmetric"}),
+          later("quant.activation.q_groups", integer, "1", "Groups.").range(">0"),
+          later("quant.weight", section, "{}", "Of weights."),
+          later("quant.weight.enabled", boolean, "true", "Turn it on."),
+          later("quant.weight.num_bits", integer, "8", "Bits.").range(">0"),
+          later("quant.weight.q_type", string, "\"symmetric\"", "Kind.").one_of({"symmetric", "asymmetric"}),
+          later("quant.weight.q_groups", integer, "1", "Groups.").range(">0"),
+          later("quant.weight.quantized_initialization", open, "{}", "Quantize while loading."),
+          later("quant.weight.post_init_quant", open, "{}", "Quantize afterwards."),
+          later("quant.qkv", section, "{}", "Of the query, key and value weights."),
+          later("quant.qkv.enabled", boolean, "true", "Turn it on."),
+          later("checkpoint", string | open | null, "null", "Checkpoint description."),
+          later("base_dir", string, "\"\"", "Prefix of its files."),
+          later("set_empty_params", boolean, "false", "Leave the weights uninitialised."),
+          later("save_mp_checkpoint_path", string | null, "null", "Write the tensor ranks' shares here."),
+          later("checkpoint_config", section, "{}", "Checkpoint files.").also({"ckpt_config"}),
+          later("checkpoint_config.checkpoint_dir", string | null, "null", "Folder."),
+          later("checkpoint_config.save_mp_checkpoint_path", string | null, "null",
+                "Write the tensor ranks' shares here."),
+          later("checkpoint_config.base_dir", string | null, "null", "Prefix of the files."),
+          later("return_tuple", boolean, "true", "Layers return a tuple."),
+          later("training_mp_size", integer, "1", "Tensor ranks of the checkpoint.").range(">0"),
+          later("replace_method", string, "\"auto\"", "Old key without effect."),
+          later("config", open | null, "null", "Old form.").also({"args"}),
+          later("transposed_mode", boolean, "false", "Weights are transposed."),
+          later("mp_size", integer, "1", "Old name.").replaced("tensor_parallel.tp_size"),
+          later("mpu", open | null, "null", "Old name.").replaced("tensor_parallel.mpu"),
+          later("ep_size", integer, "1", "Old name.").replaced("moe.ep_size"),
+          later("ep_group", open | null, "null", "Old name.").also({"expert_group"}).replaced("moe.ep_group"),
+          later("ep_mp_group", open | null, "null", "Old name.").also({"expert_mp_group"}).replaced("moe.ep_mp_group"),
+          later("moe_experts", integers | integer, "[1]", "Old name.").replaced("moe.moe_experts"),
+          later("moe_type", string, "\"standard\"", "Old name.").replaced("moe.type"),
+      });
+  rows.add(later("inference_v2", section | null, "null", "What the ragged-batch inference engine takes.").as_typed(),
+           {
+               later("tensor_parallel", section, "{}", "Tensor parallelism.").also({"tp"}),
+               later("tensor_parallel.tp_size", integer, "1", "Ranks.").range(">0"),
+               later("state_manager", section, "{}", "Sequences and their cache.").also({"manager"}),
+               later("state_manager.max_tracked_sequences", integer, "2048", "Sequences.").range(">0"),
+               later("state_manager.max_ragged_batch_size", integer, "768", "Tokens of a batch.").range(">0"),
+               later("state_manager.max_ragged_sequence_count", integer, "512", "Sequences of a batch.").range(">0"),
+               later("state_manager.max_context", integer, "8192", "Longest context.").range(">0"),
+               later("state_manager.offload", boolean, "false", "Offload to host memory."),
+               later("state_manager.memory_config", section, "{}", "Memory of the cache."),
+               later("state_manager.memory_config.mode", string, "\"reserve\"", "How size is meant.")
+                   .one_of({"reserve", "allocate"}),
+               later("state_manager.memory_config.size", integer, "1000000000", "Bytes kept free, or allocated.")
+                   .range(">0"),
+               later("quantization", section, "{}", "Weights of few bits."),
+               later("quantization.quantization_mode", string | null, "null", "Format, for example wf6af16."),
+           });
 }
 
 }  // namespace
@@ -439,6 +1275,14 @@ std::vector<Key> key_rows() {
   scheduler(rows);
   precision(rows);
   zero(rows);
+  parallelism(rows);
+  memory_and_files(rows);
+  reports(rows);
+  batch_control(rows);
+  data_and_curriculum(rows);
+  compression(rows);
+  attention_and_compile(rows);
+  inference(rows);
   return rows.take();
 }
 

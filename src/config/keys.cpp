@@ -38,6 +38,10 @@ Key&& Key::also(std::vector<std::string> other_names) && {
   names = std::move(other_names);
   return std::move(*this);
 }
+Key&& Key::also_off(std::vector<std::string> values) && {
+  off = std::move(values);
+  return std::move(*this);
+}
 Key&& Key::for_types(std::vector<std::string> types) && {
   only = std::move(types);
   return std::move(*this);
@@ -144,6 +148,10 @@ const Node* find_node(std::string_view path) {
     node = child;
   }
   return node;
+}
+
+bool is_off(const Key& key, const json& value) {
+  return value == key.fallback || std::find(key.off.begin(), key.off.end(), value.dump()) != key.off.end();
 }
 
 // ---- words ----

@@ -42,12 +42,14 @@ struct Key {
   std::string limits;                ///< ">0", ">=0", "0..1", "0<..<1" for numbers and the entries of number lists
   std::vector<std::string> choices;  ///< allowed strings or integers, where not any
   std::vector<std::string> later;  ///< choices (also in `choices`) that are valid but that this version doesn't support
+  std::vector<std::string> off;    ///< values that leave an unsupported key's feature off, beside the default
   std::vector<std::string> names;  ///< other names that mean the same
   std::vector<std::string> only;   ///< the sibling `type`s of its section that know it; empty = all
   std::string replaced_by;         ///< deprecated: what to write instead (path)
   nlohmann::json replacement;      ///< deprecated: what true stands for there; discarded = the value itself
-  std::string gate;       ///< section: the key in it that turns it on; "" = its presence does if it may be null
-  std::string complaint;  ///< what to say when the value isn't allowed, {} = the value; "" = the usual words
+  std::string gate;  ///< section: the key in it that turns it on; "" = its presence does if it may be null
+  std::string
+      complaint;  ///< what to say when the value isn't allowed, {} = the value, {^} in capitals; "" = the usual words
   bool required = false;
   bool any_case = false;  ///< strings are compared without case and kept as declared
   bool typed = false;     ///< section: DeepSpeed converts "true", 1, "2", true to the type wanted; so do we
@@ -58,6 +60,7 @@ struct Key {
   Key&& not_yet(std::vector<std::string> values) &&;
   Key&& ignoring_case() &&;
   Key&& also(std::vector<std::string> other_names) &&;
+  Key&& also_off(std::vector<std::string> values) &&;
   Key&& for_types(std::vector<std::string> types) &&;
   Key&& needed() &&;
   Key&& switched_by(const char* key) &&;
@@ -87,6 +90,9 @@ const Node& table();
 
 /// The declared place for a dotted path (other names allowed), or nullptr. Below an open section it is that section.
 const Node* find_node(std::string_view path);
+
+/// Whether an unsupported key's value leaves its feature off.
+bool is_off(const Key& key, const nlohmann::json& value);
 
 /// Calls visit(node) for each declared place in the table's order, sections before their keys.
 template <class Visit>

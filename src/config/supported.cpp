@@ -40,7 +40,7 @@ class Checker {
     if (key != nullptr && !key->gate.empty()) {
       const Node* gate = node.exact(key->gate);
       const auto found = value.find(key->gate);
-      if (found == value.end() || *found == gate->row()->fallback) return;  // the feature is off
+      if (found == value.end() || is_off(*gate->row(), *found)) return;  // the feature is off
       if (key->status == Status::unsupported) return refuse(path + "." + key->gate, *found);
     } else if (key != nullptr && key->status == Status::unsupported && (key->kinds & null) != 0) {
       return refuse(path, value);
@@ -51,7 +51,7 @@ class Checker {
   void leaf(const Node& node, const Key& key, const json& value, const std::string& path) {
     const std::string word = value.is_string() ? value.get<std::string>() : value.dump();
     if (std::find(key.later.begin(), key.later.end(), word) != key.later.end()) return refuse(path, value);
-    if (key.status == Status::unsupported && value != key.fallback) return refuse(path, value);
+    if (key.status == Status::unsupported && !is_off(key, value)) return refuse(path, value);
     const Node* item = node.exact("[]");
     if (item == nullptr || !value.is_array()) return;
     for (std::size_t i = 0; i < value.size(); ++i) section(*item, value[i], fmt::format("{}[{}]", path, i), "");

@@ -347,7 +347,11 @@ class Validator {
       if (value.is_object()) return section(child, value, full, typed || (key != nullptr && key->typed));
       if (value.is_null() && key != nullptr && (key->kinds & null) != 0) return nullptr;
       if (key == nullptr || (key->kinds & ~(section_kind | open | null)) == 0) {
-        findings_.error(full, fmt::format("must be a mapping (an object of keys), not {}", show(value)));
+        const std::string usual = fmt::format("must be a mapping (an object of keys), not {}", show(value));
+        if (key == nullptr)
+          findings_.error(full, usual);
+        else
+          refuse(*key, value, full, usual);
         return nullptr;
       }
     }
@@ -397,8 +401,15 @@ class Validator {
       return;
     }
     std::string text = key.complaint;
-    const std::size_t hole = text.find("{}");
-    if (hole != std::string::npos) text.replace(hole, 2, value.is_string() ? value.get<std::string>() : show(value));
+    std::string word = value.is_string() ? value.get<std::string>() : show(value);
+    std::size_t hole = text.find("{}");
+    if (hole != std::string::npos) {
+      text.replace(hole, 2, word);
+    } else if (hole = text.find("{^}"); hole != std::string::npos) {
+      std::transform(word.begin(), word.end(), word.begin(),
+                     [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+      text.replace(hole, 3, word);
+    }
     if (!key.choices.empty()) text += did_you_mean(key, value);
     findings_.error(full, text);
   }
