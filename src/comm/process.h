@@ -24,12 +24,20 @@ class Process {
   int local_rank() const;  ///< place among the ranks of this host
   int local_size() const;
   const std::string& host() const;
+  /// Threads for host arithmetic that don't get in the way of the other ranks of the host: OMP_NUM_THREADS, or the
+  /// share of the cores.
+  int threads_per_rank() const;
   /// All ranks.
   std::shared_ptr<Group> world() const;
+  /// Runs `job` on the communication thread, the only place for MPI calls of others (parallel HDF5): between steps of
+  /// the groups' calls, which stand still meanwhile. With one rank it runs here and now.
+  Work run(std::function<void()> job);
   /// Ends every rank of the job at once with this exit code. Never returns.
   [[noreturn]] void abort(int exit_code);
 
  private:
+  friend int run_program(const std::string& program, int argc, char** argv,
+                         const std::function<int(Process&, int argc, char** argv)>& body);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+struct Outcome {
+  int status = -1;
+  std::string text;  // stdout and stderr
+  double seconds = 0;
+};
+
+/// Runs a job under mpirun, in an environment without traces of the MPI that runs this test.
+Outcome job(int ranks, const std::string& scenario, const std::string& environment = "",
+            const std::string& binding = "none") {
+  const char* path = std::getenv("PATH");
+  const std::string start =
+      ranks == 0 ? "" : fmt::format("'{}' --oversubscribe --bind-to {} -q -n {}", DS_MPIRUN, binding, ranks);
+  const std::string command = fmt::format(
+      "env -i PATH='{}' HOME=/tmp OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 {} {} "
+      "'{}' "
+      "{} 2>&1",
+      path == nullptr ? "/usr/bin:/bin" : path, environment, start, DS_COMM_JOB, scenario);
+  const auto begin = std::chrono::steady_clock::now();
+  Outcome outcome;
+  FILE* pipe = popen(command.c_str(), "r");
+  std::array<char, 4096> chunk{};
+  for (std::size_t n = 0; (n = fread(chunk.data(), 1, chunk.size(), pipe)) > 0;) outcome.text.append(chunk.data(), n);
+  const int status = pclose(pipe);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return outcome;
+}
+
+TEST(RunProgram, EndsWell) {
+  const Outcome outcome = job(2, "fine");
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("rank 0 of 2\n"), HasSubstr("rank 1 of 2\n")));
+}
+
+TEST(RunProgram, ARankOnTooFewCoresIsToldOnce) {
+  const auto cores = std::thread::hardware_concurrency();
+  if (cores < 2) GTEST_SKIP() << "one core";
+  const Outcome outcome = job(1, "preempted", "", "hwthread");
+  EXPECT_EQ(outcome.status, 75);
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("warning: a rank is bound to 1 of the"),
+                                  HasSubstr("`mpirun --bind-to none`"), HasSubstr("--map-by slot:PE=")));
+  EXPECT_EQ(job(2, "preempted").text, "");
+}
+
+TEST(RunProgram, WorksWithoutALauncher) {
+  Outcome outcome = job(0, "fine");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.text, HasSubstr("rank 0 of 1\n"));
+  outcome = job(0, "config");
+  EXPECT_EQ(outcome.status, 3);
+  EXPECT_EQ(outcome.text, "comm_job: error: zero_optimization.stage: 7 is not a stage; use 0, 1, 2 or 3\n");
+}
+
+TEST(RunProgram, AForeignLauncherIsRefused) {
+  const Outcome outcome = job(0, "fine", "PMI_SIZE=4 PMI_RANK=1");
+  EXPECT_EQ(outcome.status, 7);
+  EXPECT_THAT(outcome.text, AllOf(StartsWith("comm_job: error: "), HasSubstr("one of 4 processes (PMI_SIZE=4)")));
+}
+
+TEST(RunProgram, AnErrorOfAllRanksIsToldOnce) {
+  for (const int ranks : {1, 2, 4}) {
+    const Outcome outcome = job(ranks, "config");
+    EXPECT_EQ(outcome.status, 3);
+    EXPECT_EQ(outcome.text, "comm_job: error: zero_optimization.stage: 7 is not a stage; use 0, 1, 2 or 3\n");
+  }
+}
+
+TEST(RunProgram, AnErrorOfSomeRanksNamesThem) {
+  const Outcome outcome = job(4, "most");
+  EXPECT_EQ(outcome.status, 4);
+  EXPECT_EQ(outcome.text, "comm_job: error: ranks 1-3: no tokens\n");
+}
+
+TEST(RunProgram, TheBodysCodeComesThrough) {
+  const Outcome outcome = job(3, "preempted");
+  EXPECT_EQ(outcome.status, 75);
+  EXPECT_EQ(outcome.text, "");
+}
+
+TEST(RunProgram, OneRankFailsWhileOthersWait) {
+  Outcome outcome = job(4, "one_of_waiting");
+  EXPECT_EQ(outcome.status, 6);
+  EXPECT_THAT(outcome.text, AllOf(StartsWith("comm_job: error: rank 3 ("),
+                                  testing::EndsWith("): /data/x: No space left on device\n")));
+  EXPECT_LT(outcome.seconds, 5);
+  outcome = job(2, "first_of_waiting");
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.text, AllOf(StartsWith("comm_job: error: rank 0 ("), testing::EndsWith("): a bug\n")));
+  EXPECT_LT(outcome.seconds, 5);
+  outcome = job(2, "one_while_others_compute");
+  EXPECT_EQ(outcome.status, 5);
+  EXPECT_THAT(outcome.text, testing::EndsWith("): tag 5: damaged\n"));
+  EXPECT_LT(outcome.seconds, 5);
+}
+
+TEST(RunProgram, ARankThatLeavesEarlyIsAFailure) {
+  const Outcome outcome = job(3, "leaves_early");
+  EXPECT_EQ(outcome.status, 7);
+  EXPECT_THAT(outcome.text, AllOf(StartsWith("comm_job: error: ranks 0-1: all_reduce #2 on group 'world': "),
+                                  HasSubstr("rank 2 has ended")));
+  EXPECT_LT(outcome.seconds, 12);
+}
+
+TEST(RunProgram, ALateRankIsNoFailure) {
+  const Outcome outcome = job(2, "slow_rank");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.text, "");
+}
+
+TEST(RunProgram, AKilledRankEndsTheJob) {
+  const Outcome outcome = job(3, "killed");
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_LT(outcome.seconds, 5);
+}
+
+TEST(RunProgram, AHangIsToldWithTheCollective) {
+  const Outcome outcome = job(3, "timeout", "DS_COMM_TIMEOUT=1");
+  EXPECT_EQ(outcome.status, 7);
+  EXPECT_THAT(outcome.text,
+              AllOf(StartsWith("comm_job: error: ranks 0-1: all_reduce #2 on group 'world': not done after 1 s"),
+                    HasSubstr("no word from rank 2")));
+  EXPECT_LT(outcome.seconds, 8);
+}
+
+TEST(RunProgram, DifferentCollectivesAreFound) {
+  const Outcome outcome = job(2, "mismatch", "DS_COMM_CHECK=1");
+  EXPECT_EQ(outcome.status, 7);
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("the ranks don't call the same collective"),
+                                  HasSubstr("all_reduce #2 fp32[1] sum"), HasSubstr("barrier #2")));
+}
+
+TEST(RunProgram, ABadTimeoutIsRefused) {
+  const Outcome outcome = job(0, "fine", "DS_COMM_TIMEOUT=soon");
+  EXPECT_EQ(outcome.status, 3);
+  EXPECT_THAT(outcome.text, HasSubstr("DS_COMM_TIMEOUT: 'soon'"));
+}
+
+TEST(RunProgram, AbortEndsAllRanks) {
+  const Outcome outcome = job(3, "abort");
+  EXPECT_EQ(outcome.status, 9);
+  EXPECT_LT(outcome.seconds, 5);
+}
+
+}  // namespace
