@@ -34,40 +34,6 @@ if(DS_SANITIZE)
   add_link_options(-fsanitize=${DS_SANITIZE})
 endif()
 
-find_package(Threads REQUIRED)
-find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(CLI11 REQUIRED)
-find_package(PkgConfig REQUIRED)
-pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
-pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
-if(DS_AIO)
-  find_library(DS_AIO_LIBRARY aio)
-endif()
-
-# MPI's C interface only: the C++ one left the standard.
-find_package(MPI REQUIRED COMPONENTS C)
-add_library(ds_mpi INTERFACE)
-target_link_libraries(ds_mpi INTERFACE MPI::MPI_C)
-target_compile_definitions(ds_mpi INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
-
-set(HDF5_PREFER_PARALLEL ON)
-find_package(HDF5 REQUIRED COMPONENTS C)
-add_library(ds_hdf5 INTERFACE)
-target_include_directories(ds_hdf5 SYSTEM INTERFACE ${HDF5_C_INCLUDE_DIRS})
-target_link_libraries(ds_hdf5 INTERFACE ${HDF5_C_LIBRARIES})
-if(HDF5_IS_PARALLEL)
-  target_link_libraries(ds_hdf5 INTERFACE ds_mpi)
-endif()
-
-if(NOT Kokkos_ROOT AND NOT DEFINED ENV{Kokkos_ROOT})
-  set(Kokkos_ROOT "${DS_DEPS}/kokkos")
-endif()
-find_package(Kokkos REQUIRED)
-
-# libtorch without its own CMake package: two include folders and two libraries. The include folders come last, since
-# they carry copies of fmt and others that would hide the ones found above.
 if(DS_TORCH_ROOMS)
   if(NOT Torch_DIR AND DEFINED ENV{Torch_DIR})
     set(Torch_DIR "$ENV{Torch_DIR}")
@@ -80,12 +46,40 @@ if(DS_TORCH_ROOMS)
   if(NOT EXISTS "${DS_TORCH_PREFIX}/lib/libtorch_cpu.so")
     message(FATAL_ERROR "no libtorch at ${DS_TORCH_PREFIX}: run ./bootstrap, or set Torch_DIR to its share/cmake/Torch")
   endif()
-  add_library(ds_torch INTERFACE)
-  target_compile_options(ds_torch INTERFACE
-    "SHELL:-idirafter ${DS_TORCH_PREFIX}/include" "SHELL:-idirafter ${DS_TORCH_PREFIX}/include/torch/csrc/api/include")
-  target_link_libraries(ds_torch INTERFACE "${DS_TORCH_PREFIX}/lib/libtorch_cpu.so" "${DS_TORCH_PREFIX}/lib/libc10.so")
-  # What libtorch_cpu itself needs is found by its own run path; the linker needn't look for it.
-  target_link_options(ds_torch INTERFACE -Wl,--allow-shlib-undefined -Wl,--unresolved-symbols=ignore-in-shared-libs)
+endif()
+macro(ds_find)
+  find_package(${ARGN} REQUIRED)
+endmacro()
+include("${CMAKE_CURRENT_LIST_DIR}/externals.cmake")
+find_package(spdlog REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
+if(DS_AIO)
+  find_library(DS_AIO_LIBRARY aio)
+endif()
+
+set(HDF5_PREFER_PARALLEL ON)
+find_package(HDF5 REQUIRED COMPONENTS C)
+add_library(ds_hdf5 INTERFACE) # private to the rooms that use it: no installed header shows it
+target_include_directories(ds_hdf5 SYSTEM INTERFACE ${HDF5_C_INCLUDE_DIRS})
+target_link_libraries(ds_hdf5 INTERFACE ${HDF5_C_LIBRARIES})
+if(HDF5_IS_PARALLEL)
+  target_link_libraries(ds_hdf5 INTERFACE ds_mpi)
+endif()
+
+if(NOT Kokkos_ROOT AND NOT DEFINED ENV{Kokkos_ROOT})
+  set(Kokkos_ROOT "${DS_DEPS}/kokkos")
+endif()
+find_package(Kokkos REQUIRED)
+
+# CMake leaves folders inside the source tree, such as .deps, out of installed run paths by itself.
+get_target_property(kokkos_library Kokkos::kokkoscore LOCATION)
+get_filename_component(kokkos_folder "${kokkos_library}" DIRECTORY)
+list(APPEND CMAKE_INSTALL_RPATH "${kokkos_folder}")
+if(DS_TORCH_ROOMS)
+  list(APPEND CMAKE_INSTALL_RPATH "${DS_TORCH_PREFIX}/lib")
 endif()
 
 # The CUDA plug-in: one library opened at run time. Nothing else knows of CUDA.

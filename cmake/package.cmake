@@ -2,16 +2,15 @@
 # The installed package: find_package(deepspeed-mpi) gives deepspeed::ROOM targets.
 include(CMakePackageConfigHelpers)
 
+set(package_dir lib/cmake/deepspeed-mpi)
 get_property(targets GLOBAL PROPERTY DS_ROOM_TARGETS)
-set(externals ds_mpi ds_hdf5)
-if(TARGET ds_torch)
-  list(APPEND externals ds_torch)
-endif()
-install(TARGETS ${targets} ${externals} EXPORT deepspeed-mpi LIBRARY DESTINATION lib)
-install(EXPORT deepspeed-mpi NAMESPACE deepspeed:: DESTINATION lib/cmake/deepspeed-mpi FILE deepspeed-mpi-targets.cmake)
+install(TARGETS ${targets} EXPORT deepspeed-mpi LIBRARY DESTINATION lib)
+install(EXPORT deepspeed-mpi NAMESPACE deepspeed:: DESTINATION ${package_dir} FILE deepspeed-mpi-targets.cmake)
 configure_package_config_file("${CMAKE_SOURCE_DIR}/cmake/deepspeed-mpi-config.cmake.in"
-  "${CMAKE_BINARY_DIR}/deepspeed-mpi-config.cmake" INSTALL_DESTINATION lib/cmake/deepspeed-mpi)
+  "${CMAKE_BINARY_DIR}/deepspeed-mpi-config.cmake" INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file("${CMAKE_BINARY_DIR}/deepspeed-mpi-config-version.cmake"
   COMPATIBILITY SameMinorVersion)
 install(FILES "${CMAKE_BINARY_DIR}/deepspeed-mpi-config.cmake" "${CMAKE_BINARY_DIR}/deepspeed-mpi-config-version.cmake"
-  DESTINATION lib/cmake/deepspeed-mpi)
+              "${CMAKE_SOURCE_DIR}/cmake/externals.cmake"
+  DESTINATION ${package_dir})
+install(FILES "${CMAKE_SOURCE_DIR}/LICENSE" DESTINATION share/doc/deepspeed-mpi)

@@ -24,7 +24,8 @@ function(ds_room name)
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
                                              SOVERSION ${PROJECT_VERSION_MAJOR})
   set_property(GLOBAL APPEND PROPERTY DS_ROOM_TARGETS ${target})
-  install(DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}/" DESTINATION include/deepspeed/${name} FILES_MATCHING PATTERN "*.h")
+  install(DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}/" DESTINATION include/deepspeed/${name}
+          FILES_MATCHING PATTERN "*.h" PATTERN "cuda" EXCLUDE)
 endfunction()
 
 # ds_program(NAME SOURCES file... [USES room...] [LINK target...]): a program in bin/.
