@@ -41,6 +41,11 @@ class BatchReader {
   /// Steps that take every sample of `epochs` epochs; a last step that they don't fill goes on into the next epoch.
   std::int64_t steps(double epochs) const;
 
+  /// Epochs done after `position` samples.
+  double epochs(std::int64_t position) const {
+    return static_cast<double>(position) / static_cast<double>(samples_per_epoch());
+  }
+
   /// The sample of one row. `position` = samples taken by all earlier steps (step * global_batch() while the batch size
   /// never changed); the row is (micro * data_ranks + rank) * micro_batch + row of the step's global batch.
   std::int64_t sample(std::int64_t position, std::int64_t micro, std::int64_t rank, std::int64_t row) const;

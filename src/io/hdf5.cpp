@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <mutex>
 #include <utility>
 
@@ -304,6 +305,16 @@ Dtype Hdf5File::type(const std::string& name) const {
   for (const Dtype type : all_types)
     if (H5Tequal(stored.get(), file_type(type).get()) > 0) return type;
   throw IoError(fmt::format("{}: dataset '{}' has a type that isn't known here", impl_->path.string(), name));
+}
+
+std::int64_t Hdf5File::largest_integer(const std::string& name) const {
+  const Session session;
+  const Dataset dataset = impl_->open_dataset(name);
+  const Type stored(H5Dget_type(dataset.get()));
+  if (H5Tget_class(stored.get()) != H5T_INTEGER)
+    throw IoError(fmt::format("{}: dataset '{}' is not of an integer type", impl_->path.string(), name));
+  const std::size_t bits = H5Tget_precision(stored.get()) - (H5Tget_sign(stored.get()) == H5T_SGN_2 ? 1 : 0);
+  return bits >= 63 ? std::numeric_limits<std::int64_t>::max() : (std::int64_t{1} << bits) - 1;
 }
 
 void Hdf5File::read(const std::string& name, std::int64_t start, base::Buffer out) const {

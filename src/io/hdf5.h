@@ -44,6 +44,8 @@ class Hdf5File {
   std::vector<std::int64_t> shape(const std::string& name) const;
   /// The dataset's type; throws if it is none of base::Dtype.
   base::Dtype type(const std::string& name) const;
+  /// The largest value (at most 2^63 - 1) of the dataset's integer type, of whatever width; throws if it isn't one.
+  std::int64_t largest_integer(const std::string& name) const;
   /// Elements [start, start + out.numel) of a dataset in row-major order, converted to out.type by HDF5.
   void read(const std::string& name, std::int64_t start, base::Buffer out) const;
   std::string text_attribute(const std::string& object, const std::string& name) const;

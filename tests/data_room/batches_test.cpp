@@ -93,6 +93,7 @@ TEST(BatchReader, C12MicroBatchesLeftOverAreCarriedIntoTheNextEpoch) {
     const BatchReader reader(samples_of(samples), options(1, 4, ranks));
     EXPECT_EQ(reader.steps(1), 3);
     EXPECT_EQ(reader.steps(2), 5);
+    EXPECT_DOUBLE_EQ(reader.epochs(5 * reader.global_batch()), 2.0);
     std::map<std::int64_t, int> taken;
     for (std::int64_t step = 0; step < reader.steps(2); ++step) {
       for (const std::int64_t sample : samples_of_step(reader, step)) ++taken[sample];
