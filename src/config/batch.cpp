@@ -26,8 +26,14 @@ std::int64_t product(std::int64_t a, std::int64_t b, std::int64_t c) {
 }  // namespace
 
 BatchTriple complete_batch(const BatchTriple& given, std::int64_t ranks) {
-  const auto positive = [](const std::optional<std::int64_t>& value, const char* key, const char* words) {
-    if (value && *value <= 0) throw ConfigError(fmt::format("{}: {}: {} has to be greater than 0", key, words, *value));
+  // The key that was given wrong is named; where DeepSpeed complains of the train batch derived from it, so is that.
+  const auto positive = [&](const std::optional<std::int64_t>& value, const char* key, const char* words) {
+    if (!value || *value > 0) return;
+    std::string text = fmt::format("{}: {}: {} has to be greater than 0", key, words, *value);
+    if (const std::int64_t train = given.train ? 1 : product(*given.micro, given.accumulation.value_or(1), ranks);
+        train <= 0)
+      text += fmt::format(" (Train batch size: {} has to be greater than 0)", train);
+    throw ConfigError(text);
   };
   BatchTriple all = given;
   if (!all.train && !all.micro)

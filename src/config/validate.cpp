@@ -514,7 +514,10 @@ class Validator {
     }
     if (value.is_array()) return array(key, value, full, give_up);
     if (value.is_object() && (key.kinds & open) != 0) return value;
-    refuse(key, value, full, wrong_type(key, value));
+    if (value.is_boolean() && key.choices.empty())
+      findings_.error(full, wrong_type(key, value));  // it's the type that is wrong, whatever the limits
+    else
+      refuse(key, value, full, wrong_type(key, value));
     return give_up;
   }
 
@@ -526,6 +529,8 @@ class Validator {
 
   static std::string wrong_type(const Key& key, const json& value) {
     const unsigned main = key.kinds & ~(null | automatic | open);
+    if (main == integer && !key.choices.empty())
+      return fmt::format("Input should be {}, got {}", choice_list(key), show(value));
     std::string upstream;
     if (main == integer && value.is_string())
       upstream = "Input should be a valid integer, unable to parse string as an integer; ";

@@ -2,30 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "config/config.h"
+#include "config/support.h"
 
 namespace deepspeed::config {
 namespace {
 
 using testing::HasSubstr;
-
-Config parse(const std::string& text, int world = 1, const std::vector<std::string>& overrides = {}) {
-  Facts facts;
-  facts.world_size = world;
-  facts.accelerator = true;
-  return Config::parse(text, "ds.json", overrides, facts);
-}
-
-/// The message of the refusal, "" if it was accepted.
-std::string refusal(const std::string& text, int world = 1, const std::vector<std::string>& overrides = {}) {
-  try {
-    parse(text, world, overrides);
-  } catch (const base::ConfigError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(Config, IssueExample) {
   const Config config = parse(R"({
@@ -53,15 +35,6 @@ TEST(Config, UnknownKeyNamesTheNearest) {
   EXPECT_THAT(refusal(R"({"train_batch_size": 8, "zero_optimisation": {}})"),
               HasSubstr("ds.json:1: zero_optimisation: unknown key (Extra inputs are not permitted); did you mean "
                         "zero_optimization?"));
-}
-
-std::string unsupported(const std::string& text) {
-  try {
-    check_supported(parse(text));
-  } catch (const base::ConfigError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(Supported, RefusesWhatIsTurnedOnAndOnlyThat) {
