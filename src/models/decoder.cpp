@@ -82,9 +82,18 @@ Tensor activate(Activation activation, const Tensor& x) {
 
 /// softmax(q k^T * scale) v over earlier positions (and where `mask` allows); q [batch, heads, positions, head_dim],
 /// k and v with as many heads or a divisor of that, each shared by neighbours. The one place that chooses the kernel.
-Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, double dropout, double scale) {
+Tensor attend(const Tensor& q, Tensor k, Tensor v, const Tensor& mask, double dropout, double scale) {
+  bool grouped = q.size(1) != k.size(1);
+  if (grouped && q.is_cpu()) {
+    // The CPU's fused kernel takes equal head counts only: without this it is the unfused one, half as quick.
+    const std::int64_t sharing = q.size(1) / k.size(1);
+    const auto repeat = [&](const Tensor& t) { return t.unsqueeze(2).expand({-1, -1, sharing, -1, -1}).flatten(1, 2); };
+    k = repeat(k);
+    v = repeat(v);
+    grouped = false;
+  }
   return at::scaled_dot_product_attention(q, k, v, mask.defined() ? std::optional<Tensor>(mask) : std::nullopt, dropout,
-                                          /*is_causal=*/!mask.defined(), scale, /*enable_gqa=*/q.size(1) != k.size(1));
+                                          /*is_causal=*/!mask.defined(), scale, /*enable_gqa=*/grouped);
 }
 
 /// Turns the pairs (x_i, x_{i + head_dim/2}) by the angles of the tables.
@@ -163,9 +172,10 @@ Tensor DecoderBlock::attention(const Tensor& x, const Tensors& inputs) const {
     const Tensor qkv = linear(c, x, weights_[Weight::qkv], weights_[Weight::qkv_bias]);
     const std::int64_t queries = c.heads * c.head_dim;
     const std::int64_t keys = c.kv_heads * c.head_dim;
-    q = heads(qkv.narrow(-1, 0, queries), c.heads);
-    k = heads(qkv.narrow(-1, queries, keys), c.kv_heads);
-    v = heads(qkv.narrow(-1, queries + keys, keys), c.kv_heads);
+    const std::vector<Tensor> parts = qkv.split_with_sizes({queries, keys, keys}, -1);
+    q = heads(parts[0], c.heads);
+    k = heads(parts[1], c.kv_heads);
+    v = heads(parts[2], c.kv_heads);
   } else {
     q = heads(linear(c, x, weights_[Weight::query], weights_[Weight::query_bias]), c.heads);
     k = heads(linear(c, x, weights_[Weight::key], weights_[Weight::key_bias]), c.kv_heads);
@@ -177,7 +187,8 @@ Tensor DecoderBlock::attention(const Tensor& x, const Tensors& inputs) const {
   }
   double scale = c.scale_attention ? 1.0 / std::sqrt(static_cast<double>(c.head_dim)) : 1.0;
   if (c.scale_by_layer) scale /= static_cast<double>(layer_ + 1);
-  const Tensor mixed = attend(q, k, v, inputs[1], is_training() ? c.attention_dropout : 0.0, scale);
+  const Tensor mixed =
+      attend(q, std::move(k), std::move(v), inputs[1], is_training() ? c.attention_dropout : 0.0, scale);
   const Tensor joined = mixed.transpose(1, 2).reshape({batch, positions, c.heads * c.head_dim});
   return linear(c, joined, weights_[Weight::attention_out], weights_[Weight::attention_out_bias]);
 }

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,6 +71,10 @@ DecoderConfig read_section(const nlohmann::json& section, const std::string& pat
 /// From a Hugging Face config.json already parsed; `file` is what errors (DataError) call it. Keys that are not known
 /// are kept and written back, a key or value that would need other arithmetic is refused.
 DecoderConfig read_config(const nlohmann::json& config, const std::string& file);
+/// The same from FOLDER/config.json.
+DecoderConfig read_config_file(const std::filesystem::path& folder);
+/// What make_model would build from this section ({"path": FOLDER} or {"type": FAMILY, ...}), without reading weights.
+DecoderConfig describe_model(const nlohmann::json& section);
 /// The config.json of transformers for this model, with weights of this dtype ("float32", "bfloat16", ...).
 nlohmann::json write_config(const DecoderConfig& config, const std::string& dtype);
 

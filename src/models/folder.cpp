@@ -150,17 +150,18 @@ std::map<std::string, const io::NamedTensor*> match(const DecoderConfig& config,
 
 }  // namespace
 
-std::shared_ptr<CausalLM> load_model(const std::filesystem::path& folder) {
-  const std::filesystem::path config_file = folder / "config.json";
+DecoderConfig read_config_file(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / "config.json";
   if (!std::filesystem::is_directory(folder))
     throw base::DataError(folder.string() +
-                          ": is no folder; a model is a Hugging Face folder with config.json and "
-                          "model.safetensors");
-  if (!std::filesystem::exists(config_file)) throw base::DataError(config_file.string() + ": doesn't exist");
-  constexpr std::uint64_t largest_config = 16U << 20U;
-  const nlohmann::json object =
-      io::parse_strict_json(io::read_whole_file(config_file, largest_config), config_file.string());
-  const DecoderConfig config = read_config(object, config_file.string());
+                          ": is no folder; a model is a Hugging Face folder with config.json and model.safetensors");
+  if (!std::filesystem::exists(file)) throw base::DataError(file.string() + ": doesn't exist");
+  constexpr std::uint64_t largest = 16U << 20U;
+  return read_config(io::parse_strict_json(io::read_whole_file(file, largest), file.string()), file.string());
+}
+
+std::shared_ptr<CausalLM> load_model(const std::filesystem::path& folder) {
+  const DecoderConfig config = read_config_file(folder);
   const io::SafeTensors file(folder);
   const auto stored = match(config, file);  // before anything is allocated
 
