@@ -50,6 +50,9 @@ void Xxh3::reset() {
 void Xxh3::add(std::span<const std::byte> bytes) {
   if (!bytes.empty()) XXH3_128bits_update(state_->xxh, bytes.data(), bytes.size());
 }
+std::uint64_t Xxh3::value_64() const {
+  return XXH3_64bits_digest(state_->xxh);
+}
 std::string Xxh3::hex_64() const {
   return hex(XXH3_64bits_digest(state_->xxh));
 }

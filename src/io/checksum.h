@@ -23,6 +23,7 @@ class Xxh3 {
   Xxh3& operator=(Xxh3&&) noexcept;
   void reset();
   void add(std::span<const std::byte> bytes);
+  std::uint64_t value_64() const;
   std::string hex_64() const;
   std::string hex_128() const;
 

@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <utility>
 
 #include "base/error.h"
@@ -122,6 +123,30 @@ void write_file_atomically(const fs::path& path, std::string_view bytes) {
   write_at(file.descriptor(), std::as_bytes(std::span(bytes)), 0, path);
   file.commit();
   fsync_folder(path.parent_path());
+}
+
+std::optional<fs::path> replace_folder(const fs::path& fresh, const fs::path& name, const fs::path& aside,
+                                       bool may_exchange) {
+  const auto rename = [](const fs::path& from, const fs::path& to) {
+    if (::rename(from.c_str(), to.c_str()) != 0) throw_system_error("can't rename to", to, errno);
+  };
+  std::optional<fs::path> earlier;
+  if (!fs::exists(fs::symlink_status(name))) {
+    rename(fresh, name);
+  } else if (may_exchange && ::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, name.c_str(), RENAME_EXCHANGE) == 0) {
+    earlier = fresh;
+  } else {
+    rename(name, aside);
+    try {
+      rename(fresh, name);
+    } catch (const base::IoError&) {
+      ::rename(aside.c_str(), name.c_str());
+      throw;
+    }
+    earlier = aside;
+  }
+  fsync_folder(name.parent_path());
+  return earlier;
 }
 
 std::uint64_t free_bytes(const fs::path& folder) {

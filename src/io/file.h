@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,6 +46,13 @@ void fsync_folder(const std::filesystem::path& folder);
 /// Replaces a file in one step: a temporary beside it, fsync, rename, fsync of the folder. Readers see the old or the
 /// new content, whenever this process is stopped.
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
+
+/// Puts folder `fresh` in the place of folder `name`, which may exist. Returns where the earlier one is now, for the
+/// caller to remove. Where the file system can exchange names there is no moment without `name`; elsewhere the earlier
+/// one is first set aside as `aside` (which a reader must know to look for). The parent folder is flushed.
+std::optional<std::filesystem::path> replace_folder(const std::filesystem::path& fresh,
+                                                    const std::filesystem::path& name,
+                                                    const std::filesystem::path& aside, bool may_exchange = true);
 
 /// Bytes that an ordinary user can still write to the file system of this folder.
 std::uint64_t free_bytes(const std::filesystem::path& folder);

@@ -3,15 +3,19 @@
 
 #include <fmt/format.h>
 #include <hdf5.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <limits>
 #include <mutex>
 #include <utility>
 
 #include "base/error.h"
 #include "base/handle.h"
+#include "io/file.h"
+#include "io/hdf5_memory.h"
 
 namespace deepspeed::io {
 
@@ -136,6 +140,9 @@ std::vector<hsize_t> sizes_of(const Space& space) {
 
 struct Hdf5File::Impl {
   fs::path path;
+  // Of a file that is being made; declared before `file`, which uses them to the end.
+  std::unique_ptr<SparseMemory> memory;
+  Hdf5Driver driver;
   FileId file;
 
   template <class Id>
@@ -166,6 +173,7 @@ Hdf5File::~Hdf5File() {
   if (!impl_ || !impl_->file) return;
   const Session session;
   impl_->file.reset();
+  impl_->driver.reset();
 }
 
 namespace {
@@ -188,10 +196,13 @@ Hdf5File Hdf5File::create(const fs::path& path) {
   const Session session;
   auto impl = std::make_unique<Impl>();
   impl->path = path;
+  impl->memory = std::make_unique<SparseMemory>();
+  impl->driver = register_memory_driver();
   const Property access = access_properties();
+  if (!impl->driver || use_memory(access.get(), impl->driver, *impl->memory) < 0) fail(path, "write to memory");
   const Property creation(H5Pcreate(H5P_FILE_CREATE));
   H5Pset_obj_track_times(creation.get(), false);
-  impl->file.reset(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get()));
+  impl->file.reset(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()));
   if (!impl->file) fail(path, "create the file");
   return Hdf5File(std::move(impl));
 }
@@ -258,8 +269,22 @@ std::uint64_t Hdf5File::offset(const std::string& name) const {
 }
 
 void Hdf5File::close() {
-  const Session session;
-  if (impl_->file && H5Fclose(impl_->file.release()) < 0) fail(impl_->path, "write the file out");
+  {
+    const Session session;
+    if (impl_->file && H5Fclose(impl_->file.release()) < 0) fail(impl_->path, "write the file out");
+    impl_->driver.reset();
+  }
+  if (!impl_->memory) return;
+  const std::unique_ptr<SparseMemory> memory = std::move(impl_->memory);
+  const Descriptor file = create_file(impl_->path);
+  // Only what HDF5 wrote takes room on the disk; the places of data stay holes until it comes.
+  if (::ftruncate(file.get(), static_cast<off_t>(memory->size)) != 0)
+    throw_system_error("can't write", impl_->path, errno);
+  for (const auto& [number, page] : memory->pages) {
+    const std::uint64_t at = number * SparseMemory::page_size;
+    if (at >= memory->size) break;
+    write_at(file.get(), Bytes(page).first(std::min<std::uint64_t>(page.size(), memory->size - at)), at, impl_->path);
+  }
 }
 
 namespace {

@@ -36,7 +36,8 @@ class Hdf5File {
                      std::int64_t columns = 0);
   /// Where a dataset's data begins in the file, in bytes. A dataset without elements has no place: throws.
   std::uint64_t offset(const std::string& name) const;
-  /// Writes everything out; errors of the disk show here. The destructor closes too, but can't tell.
+  /// Writes a made file's structure to its path, with holes where data will be; errors of the disk show here. Without
+  /// it no file is left.
   void close();
 
   /// Full names of all datasets, in the order of names; links to other places aren't followed.

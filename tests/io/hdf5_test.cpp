@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <numeric>
@@ -124,6 +125,24 @@ TEST(Hdf5, EqualContentGivesEqualFiles) {
   EXPECT_EQ(read_whole_file(folder / "a.h5"), read_whole_file(folder / "b.h5"));
 }
 
+TEST(Hdf5, RoomForDataCostsNothingUntilItIsWritten) {
+  TemporaryFolder folder;
+  {
+    Hdf5File file = Hdf5File::create(folder / "huge.h5");
+    file.create_dataset("a", Dtype::f32, {std::int64_t{1} << 34});  // 64 GiB
+    file.create_dataset("b", Dtype::f32, {3});
+    EXPECT_FALSE(fs::exists(folder / "huge.h5"));
+    file.close();
+  }
+  EXPECT_GT(fs::file_size(folder / "huge.h5"), std::uint64_t{1} << 36);
+  struct stat status {};
+  ASSERT_EQ(::stat((folder / "huge.h5").c_str(), &status), 0);
+  EXPECT_LT(status.st_blocks * 512, 1 << 20);
+  EXPECT_THAT(Hdf5File::open(folder / "huge.h5").datasets(), ElementsAre("a", "b"));
+  { Hdf5File::create(folder / "never.h5").create_dataset("a", Dtype::f32, {3}); }
+  EXPECT_FALSE(fs::exists(folder / "never.h5"));
+}
+
 TEST(Hdf5, ErrorsCarryTheLibrarysWordsAndPrintNothing) {
   TemporaryFolder folder;
   write_file_atomically(folder / "no.h5", "not HDF5 at all");
@@ -137,7 +156,7 @@ TEST(Hdf5, ErrorsCarryTheLibrarysWordsAndPrintNothing) {
   EXPECT_THAT(message, testing::AllOf(HasSubstr((folder / "no.h5").string()), HasSubstr("file signature not found")));
   message.clear();
   try {
-    Hdf5File::create(folder / "no.h5");
+    Hdf5File::create(folder / "no.h5").close();
   } catch (const base::IoError& error) {
     message = error.what();
   }
