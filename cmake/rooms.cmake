@@ -39,7 +39,12 @@ function(ds_program name)
   install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 
-set(DS_MPIRUN ${MPIEXEC_EXECUTABLE} --oversubscribe -q)
+# Only Open MPI counts cores and refuses more ranks than those; -q keeps its own paragraph on a failed rank away.
+set(DS_MPIRUN ${MPIEXEC_EXECUTABLE})
+execute_process(COMMAND ${MPIEXEC_EXECUTABLE} --version OUTPUT_VARIABLE mpi_version ERROR_QUIET)
+if(mpi_version MATCHES "[Oo]pen ?(MPI|RTE|mpi|rte)")
+  list(APPEND DS_MPIRUN --oversubscribe -q)
+endif()
 
 # ds_ranks_test(NAME RANKS n... COMMAND program [argument...] [TIMEOUT seconds] [LABELS label...])
 #
@@ -73,6 +78,9 @@ function(ds_test room)
     list(APPEND TEST_LINK ds_mpi)
   else()
     list(APPEND TEST_LINK GTest::gtest_main)
+  endif()
+  if(DS_SANITIZE)
+    list(APPEND TEST_SOURCES "${CMAKE_SOURCE_DIR}/tests/support/sanitizers.cpp")
   endif()
   add_executable(${target} ${TEST_SOURCES})
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
