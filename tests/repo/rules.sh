@@ -26,6 +26,7 @@ listed=" $(sed -nE '/^ *(set|list)\((DS_ROOMS|APPEND DS_ROOMS)/{s/.*DS_ROOMS//;s
 for room in src/*/; do
   room=$(basename "$room")
   case $listed in *" $room "*) ;; *) breach "src/$room: not in the list of rooms in CMakeLists.txt" ;; esac
+  grep -q "^| \`$room\` |" docs/architecture.md || breach "src/$room: docs/architecture.md doesn't list it"
   [ ! -f "src/$room/CMakeLists.txt" ] || [ -f "tests/$room/CMakeLists.txt" ] || breach "src/$room: no tests/$room"
 done
 
