@@ -135,7 +135,9 @@ DS_CONFIG_TYPE(json)
 
 bool Config::given(std::string_view path) const {
   if (find_node(path) == nullptr) throw std::logic_error(fmt::format("{}: no such configuration key", path));
-  return impl_->given.count(std::string(path)) != 0;
+  if (impl_->given.count(std::string(path)) == 0) return false;
+  const json* value = at_path(impl_->user, path);
+  return value == nullptr || !value->is_null();
 }
 
 const json& Config::resolved() const {

@@ -39,7 +39,7 @@ class Config {
   /// Like get, but nullopt where the value is null / not given and has no default.
   template <class T>
   std::optional<T> find(std::string_view path) const;
-  /// True if the user wrote this key (or block).
+  /// True if the user wrote this key (or block) with a value other than null.
   bool given(std::string_view path) const;
 
   /// Everything resolved, defaults filled in: what --print-config shows and the run folder keeps.

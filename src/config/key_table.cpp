@@ -105,9 +105,13 @@ void own_sections(Rows& rows) {
                 "Recompute each block's activations in backward instead of keeping them."),
           works("deterministic", boolean | string, "\"auto\"",
                 "Fixed order of sums across ranks; auto = true over MPI, false over NCCL.")
-              .one_of({"auto"}),
-          works("on_nan", string, "\"stop\"", "What a loss or gradient norm that isn't finite does outside fp16.")
-              .one_of({"stop", "skip"}),
+              .one_of({"auto"})
+              .refusing({"false"}),
+          works("on_nan", string, "\"stop\"",
+                "What gradients that aren't finite do in fp32; fp16 skips the step, and bf16 by "
+                "bf16.check_grad_overflow.")
+              .one_of({"stop"})
+              .not_yet({"skip"}),
       });
 }
 
@@ -128,10 +132,11 @@ void batch_and_step(Rows& rows) {
       works("gradient_clipping", number, "1.0",
             "Largest global L2 norm of the gradients, larger ones are scaled down to it; 0 = no clipping.")
           .range(">=0"),
-      works("prescale_gradients", boolean, "false",
-            "Divide gradients by the number of ranks before the sum, not after."),
-      works("gradient_predivide_factor", number, "1.0",
-            "Divide by this before the sum over ranks and by the rest after it (keeps 16-bit sums in range).")
+      parsed(
+          "prescale_gradients", boolean, "false",
+          "Divide gradients before the sum over ranks, not after; sums are formed in fp32 here, which needs neither."),
+      parsed("gradient_predivide_factor", number, "1.0",
+             "Divide by this before the sum over ranks and by the rest after it; see prescale_gradients.")
           .range(">0"),
       works("gradient_allreduce_op", string, "\"mean\"", "How ranks' gradients are combined.")
           .one_of({"mean"})
@@ -147,7 +152,7 @@ void batch_and_step(Rows& rows) {
              "The same where sequence parallelism is on.")
           .one_of(comm_dtypes)
           .complaining("Invalid communication_data_type. Supported data types: ['fp16', 'bf16', 'fp32']. Got: {}"),
-      later("dataloader_drop_last", boolean, "false", "Drop an epoch's last batch if it isn't full."),
+      works("dataloader_drop_last", boolean, "false", "Drop an epoch's last batch if it isn't full."),
       parsed("vocabulary_size", integer | null, "null", "Checked for a multiple of 8 only.").range(">0"),
       later("graph_harvesting", boolean, "false", "Capture the 16-bit optimizer's work as a CUDA graph."),
       parsed("disable_python_gc", boolean, "false", "There is no Python here to collect."),
@@ -161,10 +166,10 @@ void optimizer(Rows& rows) {
       works("optimizer", section | null, "null", "The update rule."),
       {
           works("type", string | null, "null", "Update rule; DeepSpeed's own names in any case, torch's as written.")
-              .one_of({"Adam", "AdamW", "SGD"})
-              .not_yet({"Adagrad", "Lamb",  "Lion",  "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam",
-                        "MuAdamW", "MuSGD", "Muon",  "Adadelta",   "Adafactor",   "Adamax",     "ASGD",
-                        "LBFGS",   "NAdam", "RAdam", "RMSprop",    "Rprop",       "SparseAdam"})
+              .one_of({"Adam", "AdamW", "Adagrad", "Lion", "SGD"})
+              .not_yet({"Lamb", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW", "MuSGD", "Muon",
+                        "Adadelta", "Adafactor", "Adamax", "ASGD", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop",
+                        "SparseAdam"})
               .ignoring_case()
               .complaining("{} is not a supported DeepSpeed Optimizer"),
           parsed("legacy_fusion", boolean, "false", "Old fused-Adam path; there is one path here."),
@@ -195,13 +200,11 @@ void optimizer(Rows& rows) {
           works("params.bias_correction", boolean, "true", "Correct the moments for their start at zero.")
               .for_types({"Adam", "AdamW", "Lamb", "OneBitAdam", "ZeroOneAdam", "OneBitLamb"}),
           later("params.amsgrad", boolean, "false", "The AMSGrad variant.")
-              .for_types({"Adam", "AdamW", "Lamb", "OneBitAdam", "ZeroOneAdam", "OneBitLamb"}),
+              .for_types({"Adam", "AdamW", "Adagrad", "Lamb", "OneBitAdam", "ZeroOneAdam", "OneBitLamb"}),
           parsed("params.set_grad_none", boolean, "true", "Free gradients rather than zero them; always done here.")
               .for_types(adam_like),
-          parsed("params.fused", boolean | null, "null", "Torch's choice of kernel; there is one kernel here.")
-              .for_types(adam_like),
-          parsed("params.fp32_optimizer_states", boolean, "true", "Moments in fp32 under CPU offload.")
-              .for_types(adam_like),
+          later("params.fp32_optimizer_states", boolean, "true", "false = moments in bf16.")
+              .for_types({"Adam", "AdamW", "Adagrad", "Lion"}),
           works("params.momentum", number, "0.0", "Momentum.").range(">=0").for_types({"SGD", "MuSGD"}),
           works("params.dampening", number, "0.0", "Dampening of the momentum.").for_types({"SGD", "MuSGD"}),
           works("params.nesterov", boolean, "false", "Nesterov momentum.").for_types({"SGD", "MuSGD"}),
@@ -777,13 +780,13 @@ void reports(Rows& rows) {
                parsed("detailed", boolean, "true", "List every module."),
                parsed("output_file", string | null, "null", "Where to write; null = the log."),
            });
-  rows.add(later("tensorboard", section, "{}", "TensorBoard event files, beside those of the run folder.")
+  rows.add(works("tensorboard", section, "{}", "TensorBoard event files, beside those of the run folder.")
                .switched_by("enabled")
                .as_typed(),
            {
-               later("enabled", boolean, "false", "Turn it on."),
-               parsed("output_path", string, "\"\"", "Root folder."),
-               parsed("job_name", string, "\"DeepSpeedJobName\"", "Folder in it."),
+               works("enabled", boolean, "false", "Turn it on."),
+               works("output_path", string, "\"\"", "Root folder."),
+               works("job_name", string, "\"DeepSpeedJobName\"", "Folder in it."),
            });
   rows.add(later("wandb", section, "{}", "Weights & Biases.").switched_by("enabled").as_typed(),
            {
@@ -792,11 +795,11 @@ void reports(Rows& rows) {
                parsed("team", string | null, "null", "Team."),
                parsed("project", string, "\"deepspeed\"", "Project."),
            });
-  rows.add(later("csv_monitor", section, "{}", "A CSV file for each number.").switched_by("enabled").as_typed(),
+  rows.add(works("csv_monitor", section, "{}", "A CSV file for each number.").switched_by("enabled").as_typed(),
            {
-               later("enabled", boolean, "false", "Turn it on."),
-               parsed("output_path", string, "\"\"", "Root folder."),
-               parsed("job_name", string, "\"DeepSpeedJobName\"", "Folder in it."),
+               works("enabled", boolean, "false", "Turn it on."),
+               works("output_path", string, "\"\"", "Root folder."),
+               works("job_name", string, "\"DeepSpeedJobName\"", "Folder in it."),
            });
   rows.add(later("comet", section, "{}", "Comet.").switched_by("enabled").as_typed(),
            {

@@ -30,6 +30,10 @@ Key&& Key::not_yet(std::vector<std::string> values) && {
   later = std::move(values);
   return std::move(*this);
 }
+Key&& Key::refusing(std::vector<std::string> values) && {
+  later = std::move(values);
+  return std::move(*this);
+}
 Key&& Key::ignoring_case() && {
   any_case = true;
   return std::move(*this);

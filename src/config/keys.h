@@ -41,12 +41,12 @@ struct Key {
   std::string doc;                   ///< one line
   std::string limits;                ///< ">0", ">=0", "0..1", "0<..<1" for numbers and the entries of number lists
   std::vector<std::string> choices;  ///< allowed strings or integers, where not any
-  std::vector<std::string> later;  ///< choices (also in `choices`) that are valid but that this version doesn't support
-  std::vector<std::string> off;    ///< values that leave an unsupported key's feature off, beside the default
-  std::vector<std::string> names;  ///< other names that mean the same
-  std::vector<std::string> only;   ///< the sibling `type`s of its section that know it; empty = all
-  std::string replaced_by;         ///< deprecated: what to write instead (path)
-  nlohmann::json replacement;      ///< deprecated: what true stands for there; discarded = the value itself
+  std::vector<std::string> later;    ///< valid values that this version doesn't support
+  std::vector<std::string> off;      ///< values that leave an unsupported key's feature off, beside the default
+  std::vector<std::string> names;    ///< other names that mean the same
+  std::vector<std::string> only;     ///< the sibling `type`s of its section that know it; empty = all
+  std::string replaced_by;           ///< deprecated: what to write instead (path)
+  nlohmann::json replacement;        ///< deprecated: what true stands for there; discarded = the value itself
   std::string gate;  ///< section: the key in it that turns it on; "" = its presence does if it may be null
   std::string
       complaint;  ///< what to say when the value isn't allowed, {} = the value, {^} in capitals; "" = the usual words
@@ -58,6 +58,8 @@ struct Key {
   Key&& one_of(std::vector<std::string> values) &&;
   /// More allowed values, which this version refuses by name in check_supported().
   Key&& not_yet(std::vector<std::string> values) &&;
+  /// Values of another kind than string that this version refuses in check_supported().
+  Key&& refusing(std::vector<std::string> values) &&;
   Key&& ignoring_case() &&;
   Key&& also(std::vector<std::string> other_names) &&;
   Key&& also_off(std::vector<std::string> values) &&;

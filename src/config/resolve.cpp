@@ -104,8 +104,10 @@ class Resolver {
     const std::string type = *value("optimizer.type");
     json& params = resolved_["optimizer"]["params"];
     if (type == "AdamW") params["adam_w_mode"] = true;
-    // torch.optim.AdamW has a default of its own.
-    if (type == "AdamW" && params["torch_adam"] == true && written("optimizer.params.weight_decay") == nullptr)
+    // torch.optim.AdamW, which torch_adam stands for, has a default of its own.
+    const bool adam = type == "Adam" || type == "AdamW";
+    if (adam && params["torch_adam"] == true && params["adam_w_mode"] == true &&
+        at_path(user_.value, "optimizer.params.weight_decay") == nullptr)
       params["weight_decay"] = 0.01;
   }
 

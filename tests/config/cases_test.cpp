@@ -226,6 +226,9 @@ TEST(Names, ParametersOfAnotherTypeAreRefused) {
   EXPECT_EQ(adam.get<std::string>("optimizer.type"), "AdamW");
   EXPECT_EQ(adam.find<double>("optimizer.params.momentum"), std::nullopt);
   EXPECT_EQ(adam.find<double>("scheduler.params.warmup_max_lr"), std::nullopt);
+  EXPECT_EQ(parse(with(R"("optimizer": {"type": "Adam", "params": {"torch_adam": true}})"))
+                .get<double>("optimizer.params.weight_decay"),
+            0.01);
   EXPECT_EQ(parse(with(R"("optimizer": {"type": "Muon"})")).get<double>("optimizer.params.lr"), 0.02);
   // torch's own: the keys are theirs, and the type is refused by check_supported().
   EXPECT_THAT(unsupported(with(R"("optimizer": {"type": "RMSprop", "params": {"alpha": 0.9}})")),
@@ -383,6 +386,8 @@ TEST(Supported, EveryUnsupportedSwitchIsRefusedByName) {
                                 "flops_profiler": {"enabled": false, "profile_step": 3}, "datastates_ckpt": false,
                                 "sequence_parallel_size": 1, "tensor_parallel": {"autotp_size": 1})")),
       "");
+  EXPECT_THAT(unsupported(with(R"("training": {"deterministic": false})")), HasSubstr("training.deterministic: false"));
+  EXPECT_EQ(unsupported(with(R"("training": {"deterministic": true})")), "");
   EXPECT_THAT(unsupported(with(R"("zero_optimization": {"stage": 3, "zero_hpz_partition_size": 2})")),
               AllOf(HasSubstr("zero_optimization.stage: 3"), HasSubstr("zero_hpz_partition_size: 2")));
 }
@@ -397,8 +402,10 @@ TEST(Table, RowsAreSound) {
       EXPECT_NE(key.kinds, 0U) << key.path;
       EXPECT_EQ(key.doc.find('|'), std::string::npos) << key.path;
       EXPECT_TRUE(!key.doc.empty() && key.doc.back() == '.') << key.path << ": " << key.doc;
-      for (const std::string& one : key.later)
-        EXPECT_NE(std::find(key.choices.begin(), key.choices.end(), one), key.choices.end()) << key.path;
+      for (const std::string& one : key.later) {
+        const bool declared = std::find(key.choices.begin(), key.choices.end(), one) != key.choices.end();
+        EXPECT_TRUE(declared || (key.kinds & boolean) != 0) << key.path;
+      }
       if (!key.gate.empty()) {
         ASSERT_NE(node.exact(key.gate), nullptr) << key.path;
       }

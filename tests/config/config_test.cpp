@@ -24,7 +24,8 @@ TEST(Config, IssueExample) {
   EXPECT_EQ(config.get<std::vector<std::string>>("data.train"), std::vector<std::string>{"corpus.txt"});
   EXPECT_EQ(config.get<nlohmann::json>("model").at("n_layer"), 4);
   EXPECT_EQ(config.find<std::string>("training.export"), std::nullopt);
-  EXPECT_TRUE(config.given("training.export"));
+  EXPECT_FALSE(config.given("training.export"));
+  EXPECT_TRUE(config.given("training.steps"));
   EXPECT_FALSE(config.given("gradient_clipping"));
   EXPECT_EQ(config.get<double>("gradient_clipping"), 1.0);
   EXPECT_EQ(nlohmann::json::parse(config.text()), config.resolved());
