@@ -253,15 +253,18 @@ TEST(Initialization, IsHuggingFacesAndDependsOnTheSeedAlone) {
 TEST(Decoder, LooksBackOnly) {
   const at::NoGradGuard no_grad;
   for (const nlohmann::json& section : {gpt2, llama}) {
-    const auto model = make_model(with(section, {{"initializer_range", 0.3}}), 1);
-    const at::Tensor ids = some_ids();
-    at::Tensor changed = ids.clone();
-    changed.select(1, 7).add_(1).remainder_(31);
-    const at::Tensor a = model->forward(ids).logits;
-    const at::Tensor b = model->forward(changed).logits;
-    EXPECT_LT(distance(a.narrow(1, 0, 7), b.narrow(1, 0, 7)), 1e-6);
-    EXPECT_GT(distance(a.narrow(1, 7, 1), b.narrow(1, 7, 1)), 1e-3);
-    EXPECT_GT(distance(a.narrow(1, 8, 4), b.narrow(1, 8, 4)), 1e-3);
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {  // the attention's kernels differ
+      const auto model = make_model(with(section, {{"initializer_range", 0.3}}), 1);
+      model->to(type);
+      const at::Tensor ids = some_ids();
+      at::Tensor changed = ids.clone();
+      changed.select(1, 7).add_(1).remainder_(31);
+      const at::Tensor a = model->forward(ids).logits;
+      const at::Tensor b = model->forward(changed).logits;
+      EXPECT_LT(distance(a.narrow(1, 0, 7), b.narrow(1, 0, 7)), type == at::kFloat ? 1e-6 : 1e-2);
+      EXPECT_GT(distance(a.narrow(1, 7, 1), b.narrow(1, 7, 1)), 0.05);
+      EXPECT_GT(distance(a.narrow(1, 8, 4), b.narrow(1, 8, 4)), 0.05);
+    }
   }
 }
 
@@ -295,6 +298,31 @@ TEST(Decoder, LossIsFp32InHalfPrecision) {
   out.loss.backward();
   for (const auto& parameter : model->named_parameters())
     EXPECT_TRUE(parameter.value().grad().defined()) << parameter.key();
+}
+
+TEST(Decoder, Bf16FollowsFp32) {
+  for (const nlohmann::json& section : {gpt2, llama}) {
+    const auto exact = make_model(with(section, {{"initializer_range", 0.2}}), 1);
+    const auto half = make_model(with(section, {{"initializer_range", 0.2}}), 1);
+    half->to(at::kBFloat16);
+    exact->to(at::kBFloat16);
+    exact->to(at::kFloat);  // the same rounded weights
+    const at::Tensor ids = some_ids();
+    const Output a = exact->forward(ids, ids);
+    const Output b = half->forward(ids, ids);
+    const Output masked = half->forward(ids, {}, at::ones_like(ids));  // another attention kernel on the CPU
+    const auto off = [](const at::Tensor& truth, const at::Tensor& value) {
+      return (truth - value).norm().item<double>() / (truth.norm().item<double>() + 1e-2);
+    };
+    EXPECT_LT(off(a.logits, b.logits), 0.04);
+    EXPECT_LT(off(a.logits, masked.logits), 0.04);
+    a.loss.backward();
+    b.loss.backward();
+    const auto expected = exact->named_parameters();
+    for (const auto& parameter : half->named_parameters()) {
+      EXPECT_LT(off(expected[parameter.key()].grad(), parameter.value().grad()), 0.08) << parameter.key();
+    }
+  }
 }
 
 TEST(Decoder, WrongInputsAreRefused) {
