@@ -20,6 +20,7 @@ struct Communicator {
   int size = 1;
   std::string host;
   std::vector<int> world_ranks;  ///< of each member
+  bool one_host = false;         ///< all members share a host
 };
 
 /// One collective (or send, or receive) under way: its name for messages, and its communicator.

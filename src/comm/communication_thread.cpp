@@ -86,6 +86,7 @@ Work CommunicationThread::submit(const std::shared_ptr<Channel>& channel, std::u
     operation->call->number = ordered ? ++channel->collectives : ++channel->messages;
     if (stop_) operation->call->fail("the communication thread has ended");
     incoming_.push_back(std::move(operation));
+    ++under_way_;
     has_incoming_ = true;
   }
   wake_.notify_one();
@@ -100,10 +101,16 @@ Work CommunicationThread::run(std::function<void()> job) {
     const std::lock_guard lock(mutex_);
     if (stop_) throw base::CommError("the communication thread has ended");
     incoming_.push_back(std::move(operation));
+    ++under_way_;
     has_incoming_ = true;
   }
   wake_.notify_one();
   return work;
+}
+
+void CommunicationThread::settle(nanoseconds limit) const {
+  const Clock::time_point begin = Clock::now();
+  while (under_way_ > 0 && Clock::now() - begin < limit) std::this_thread::sleep_for(longest_sleep);
 }
 
 void CommunicationThread::set_service(std::function<std::chrono::nanoseconds()> service) {
@@ -124,6 +131,7 @@ void CommunicationThread::accept(std::unique_ptr<Operation> operation) {
     } catch (...) {
       error = std::current_exception();
     }
+    --under_way_;
     operation->future->set(error);
   } else if (operation->ordered && std::exchange(operation->channel->busy, true)) {
     operation->channel->waiting.push_back(std::move(operation));
@@ -162,6 +170,7 @@ void CommunicationThread::complete(Operation& operation, std::exception_ptr erro
     }
   }
   operation.task = Task();  // lets go of what it refers to before the caller does
+  --under_way_;
   operation.future->set(std::move(error));
 }
 

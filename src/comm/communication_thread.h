@@ -48,13 +48,15 @@ class CommunicationThread {
   /// call was given up, then or before: MPI can't be finalised any more.
   bool end();
 
+  /// Waits until nothing is under way, but no longer than this.
+  void settle(std::chrono::nanoseconds limit) const;
+
   /// Called on the thread whenever nothing moves. Returns the longest time until it wants to be called again.
   void set_service(std::function<std::chrono::nanoseconds()> service);
   /// These ranks of the world have left: what is under way with them fails after a grace.
   void note_departed(const std::vector<int>& world_ranks, const std::string& description);
 
   bool check() const { return check_; }
-  bool is_this_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
 
  private:
   friend class Channel;
@@ -74,6 +76,7 @@ class CommunicationThread {
   std::deque<std::unique_ptr<Operation>> incoming_;  // under mutex_
   bool stop_ = false;                                // under mutex_
   std::atomic<bool> has_incoming_{false};
+  std::atomic<int> under_way_{0};
 
   // On the thread only (sound_: and after its end).
   std::vector<std::unique_ptr<Operation>> running_;

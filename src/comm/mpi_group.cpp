@@ -274,34 +274,52 @@ void copy(const void* from, void* to, std::size_t bytes) {
   if (from != to && bytes > 0) std::memmove(to, from, bytes);
 }
 
+/// Within a host each rank hands its slice to each other. Between hosts that would bring every slice to a host once for
+/// each of its ranks, so MPI's algorithms are used there, round by round.
 Task all_gather(const Call& call, ConstBuffer input, std::vector<std::int64_t> counts, Buffer output) {
   const Communicator& comm = *call.communicator;
   const auto own = static_cast<std::size_t>(comm.rank);
   const std::vector<std::int64_t> offsets = offsets_of(counts);
   char* slot = at(output.data, offsets[own], output.type);
   copy(input.data, slot, input.bytes());
-  if (output.bytes() > static_cast<std::size_t>(piece_bytes)) {
+  const bool several_rounds = output.bytes() > static_cast<std::size_t>(piece_bytes);
+  if (several_rounds && (comm.one_host || output.numel > INT_MAX)) {
     const std::vector<std::int64_t> same_offset(counts.size(), 0);
     const std::vector<std::int64_t> same_count(counts.size(), counts[own]);
     Task pieces = exchange(call, {slot, input.numel, input.type}, same_offset, same_count, output, offsets, counts);
     co_await pieces;
     co_return;
   }
-  Requests requests(call);
-  std::vector<int> sizes(counts.begin(), counts.end());
-  std::vector<int> places(offsets.begin(), offsets.end());
-  if (std::equal(sizes.begin() + 1, sizes.end(), sizes.begin())) {
-    requests.check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, output.data, sizes[0], mpi_type(output.type),
-                                  comm.handle, requests.add()));
-  } else {
-    requests.check(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, output.data, sizes.data(), places.data(),
-                                   mpi_type(output.type), comm.handle, requests.add()));
+  const std::int64_t most = *std::max_element(counts.begin(), counts.end());
+  const std::int64_t piece = elements(std::max(piece_bytes / comm.size, shortest_piece_bytes), output.type);
+  struct Round {
+    explicit Round(const Call& c) : requests(c) {}
+    Requests requests;
+    std::vector<int> sizes;
+    std::vector<int> places;
+  };
+  std::deque<Round> rounds;
+  for (std::int64_t begin = 0; begin < most; begin += piece) {
+    if (rounds.size() == pieces_under_way) {
+      co_await rounds.front().requests;
+      rounds.pop_front();
+    }
+    Round& round = rounds.emplace_back(call);
+    for (std::size_t r = 0; r < counts.size(); ++r) {
+      const std::int64_t done = std::min(begin, counts[r]);
+      round.sizes.push_back(static_cast<int>(std::min(piece, counts[r] - done)));
+      round.places.push_back(static_cast<int>(offsets[r] + done));
+    }
+    round.requests.check(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, output.data, round.sizes.data(),
+                                         round.places.data(), mpi_type(output.type), comm.handle,
+                                         round.requests.add()));
   }
-  co_await requests;
+  for (; !rounds.empty(); rounds.pop_front()) co_await rounds.front().requests;
 }
 
-/// Sixteen-bit types: MPI has no arithmetic for them. Reduce-scatter in fp32 into the own slice, then gather.
-Task all_reduce_float16(const Call& call, Buffer buffer, ReduceOp op) {
+/// Reduce-scatter into the own slice, then gather. For 16-bit types, which MPI can't add up; and within a host, where
+/// it is faster.
+Task all_reduce_by_slices(const Call& call, Buffer buffer, ReduceOp op) {
   const auto own = static_cast<std::size_t>(call.communicator->rank);
   const std::vector<std::int64_t> counts = even(buffer.numel, call.communicator->size);
   const Buffer slice{at(buffer.data, offsets_of(counts)[own], buffer.type), counts[own], buffer.type};
@@ -411,7 +429,10 @@ class MpiGroup : public Group, public std::enable_shared_from_this<MpiGroup> {
 
   Work all_reduce(Buffer buffer, ReduceOp op) override {
     return submit("all_reduce", describe(buffer, name_of(op)), [=](const Call& call) {
-      return is_float16(buffer.type) ? all_reduce_float16(call, buffer, op) : all_reduce_by_mpi(call, buffer, op);
+      const std::size_t slice = buffer.bytes() / static_cast<std::size_t>(call.communicator->size);
+      const bool by_slices = is_float16(buffer.type) ||
+                             (call.communicator->one_host && slice > static_cast<std::size_t>(short_slice_bytes));
+      return by_slices ? all_reduce_by_slices(call, buffer, op) : all_reduce_by_mpi(call, buffer, op);
     });
   }
 
@@ -520,8 +541,10 @@ class MpiGroup : public Group, public std::enable_shared_from_this<MpiGroup> {
 
 }  // namespace
 
-MpiSession::MpiSession(std::chrono::nanoseconds timeout, bool check, std::string host)
-    : host_(std::move(host)), thread_(std::make_unique<CommunicationThread>(timeout, check)) {}
+MpiSession::MpiSession(std::chrono::nanoseconds timeout, bool check, std::string host, std::vector<int> nodes)
+    : host_(std::move(host)),
+      nodes_(std::move(nodes)),
+      thread_(std::make_unique<CommunicationThread>(timeout, check)) {}
 
 MpiSession::~MpiSession() = default;
 
@@ -542,6 +565,9 @@ const Communicator& MpiSession::adopt(MPI_Comm handle, const std::string& name) 
   std::iota(ranks.begin(), ranks.end(), 0);
   communicator.world_ranks.resize(ranks.size());
   MPI_Group_translate_ranks(members, communicator.size, ranks.data(), world, communicator.world_ranks.data());
+  const auto node = [this](int world_rank) { return nodes_[static_cast<std::size_t>(world_rank)]; };
+  const std::vector<int>& of = communicator.world_ranks;
+  communicator.one_host = std::all_of(of.begin(), of.end(), [&](int rank) { return node(rank) == node(of[0]); });
   MPI_Group_free(&members);
   MPI_Group_free(&world);
   const std::lock_guard lock(mutex_);

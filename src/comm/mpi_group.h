@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "comm/call.h"
 #include "comm/communication_thread.h"
@@ -18,7 +19,8 @@ namespace deepspeed::comm {
 /// process ends, since MPI_Comm_free is itself collective and groups may die at any time and in any order.
 class MpiSession {
  public:
-  MpiSession(std::chrono::nanoseconds timeout, bool check, std::string host);
+  /// `nodes`: for each rank of the world a number that ranks of one host share.
+  MpiSession(std::chrono::nanoseconds timeout, bool check, std::string host, std::vector<int> nodes);
   ~MpiSession();
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
@@ -32,6 +34,7 @@ class MpiSession {
 
  private:
   std::string host_;
+  std::vector<int> nodes_;
   std::mutex mutex_;
   std::deque<Communicator> communicators_;  // addresses stay
   std::unique_ptr<CommunicationThread> thread_;

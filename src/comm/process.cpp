@@ -9,8 +9,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -53,13 +55,29 @@ std::chrono::nanoseconds timeout_from_environment() {
   return std::chrono::nanoseconds(std::llround(seconds * 1e9));
 }
 
-bool check_from_environment() {
-  const char* given = std::getenv("DS_COMM_CHECK");
-#ifdef NDEBUG
+bool set_in_environment(const char* name) {
+  const char* given = std::getenv(name);
   return given != nullptr && std::string(given) != "0";
+}
+
+/// Whether each collective is compared between the ranks first: always in debug builds.
+bool check_from_environment() {
+#ifdef NDEBUG
+  return set_in_environment("DS_COMM_CHECK");
 #else
-  return given == nullptr || std::string(given) != "0";
+  return std::getenv("DS_COMM_CHECK") == nullptr || set_in_environment("DS_COMM_CHECK");
 #endif
+}
+
+/// Without a launcher, Open MPI starts a helper process that only MPI_Comm_spawn would need; it costs 0.2 s.
+void start_alone_if_no_launcher() {
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view variable(*entry);
+    for (const std::string_view launcher : {"OMPI_COMM_", "OMPI_MCA_ess", "PMIX_", "PMI_", "PALS_", "SLURM_STEP_"}) {
+      if (variable.starts_with(launcher)) return;
+    }
+  }
+  setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
 }
 
 /// A launcher of another MPI starts ranks that each believe to be alone, and would train N times on the same files.
@@ -93,6 +111,7 @@ Process::Process(int* argc, char*** argv) : impl_(std::make_unique<Impl>()) {
   MPI_Initialized(&initialized);
   int level = MPI_THREAD_SINGLE;
   if (initialized == 0) {
+    start_alone_if_no_launcher();
     check(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &level), "MPI can't be started");
     p.started_mpi = true;
   } else {
@@ -116,8 +135,14 @@ Process::Process(int* argc, char*** argv) : impl_(std::make_unique<Impl>()) {
           "MPI_Comm_split_type");
     MPI_Comm_rank(local, &p.local_rank);
     MPI_Comm_size(local, &p.local_size);
+    // A host is named by its first rank.
+    std::vector<int> nodes(static_cast<std::size_t>(p.size));
+    int node = p.rank;
+    check(MPI_Bcast(&node, 1, MPI_INT, 0, local), "MPI_Bcast");
+    if (set_in_environment("DS_COMM_SEPARATE_HOSTS")) node = p.rank;
+    check(MPI_Allgather(&node, 1, MPI_INT, nodes.data(), 1, MPI_INT, MPI_COMM_WORLD), "MPI_Allgather");
     MPI_Comm_free(&local);
-    p.session = std::make_shared<MpiSession>(timeout, check_from_environment(), p.host);
+    p.session = std::make_shared<MpiSession>(timeout, check_from_environment(), p.host, std::move(nodes));
     // Own copies: messages can't meet those of a caller's own MPI code.
     const auto copy = [&p](const char* name) -> const Communicator& {
       MPI_Comm handle = MPI_COMM_NULL;
@@ -174,6 +199,10 @@ Work Process::run(std::function<void()> job) {
   }
   done->set(error);
   return Work(done);
+}
+
+void Process::report_failure() noexcept {
+  if (impl_->report_failure) impl_->report_failure();
 }
 
 void Process::abort(int exit_code) {

@@ -32,6 +32,10 @@ class Process {
   /// Runs `job` on the communication thread, the only place for MPI calls of others (parallel HDF5): between steps of
   /// the groups' calls, which stand still meanwhile. With one rank it runs here and now.
   Work run(std::function<void()> job);
+  /// For a body that owns memory which collectives may still write to: call it in a catch block, where that memory
+  /// still stands, then rethrow. The other ranks are told of the exception, and if they can't end by themselves the job
+  /// ends here; when it returns nothing is under way any more. Without run_program it does nothing.
+  void report_failure() noexcept;
   /// Ends every rank of the job at once with this exit code. Never returns.
   [[noreturn]] void abort(int exit_code);
 

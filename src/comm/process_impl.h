@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,8 @@ struct Process::Impl {
   std::shared_ptr<Group> world;
   /// For run_program's talk between the ranks, apart from all groups.
   const Communicator* control = nullptr;
+  /// Set by run_program: tells the job that the exception being handled ends this rank.
+  std::function<void()> report_failure;
 };
 
 }  // namespace deepspeed::comm

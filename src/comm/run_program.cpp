@@ -39,6 +39,7 @@ constexpr milliseconds failure_grace{1500};
 constexpr seconds answer_grace{4};
 /// After a rank ended without failure, when the others are told that they needn't wait for it.
 constexpr seconds departure_notice{2};
+constexpr seconds settle_grace{1};
 constexpr milliseconds watch_interval{50};
 constexpr milliseconds end_interval{1};
 constexpr std::size_t longest_message = 16384;
@@ -76,8 +77,9 @@ class Conclusion {
     thread_.set_service([this] { return serve(); });
   }
 
-  /// Reports this rank's ending; returns the job's exit code.
+  /// Reports this rank's ending, the first one that it is told; returns the job's exit code.
   int conclude(Ending own) {
+    if (decided_) return code_;
     own.message.resize(std::min(own.message.size(), longest_message));
     thread_
         .run([this, own] {
@@ -89,6 +91,8 @@ class Conclusion {
     decided_.wait(false);
     // No service after the verdict: this object is about to go.
     thread_.set_service({});
+    // What all ranks had started before they failed ends by itself, and may still write to memory that is about to go.
+    thread_.settle(settle_grace);
     return code_;
   }
 
@@ -266,9 +270,14 @@ int run_program(const std::string& program, int argc, char** argv,
     say(verdict.text);
     return verdict.code;
   }
-  const Process::Impl& p = *process->impl_;
+  Process::Impl& p = *process->impl_;
   Conclusion conclusion(program, p.session->thread(), *p.control);
+  p.report_failure = [&] {
+    const auto again = []() -> int { throw; };
+    conclusion.conclude(ending_of(again, p.host, p.rank));
+  };
   ending = ending_of(run, p.host, p.rank);
+  p.report_failure = nullptr;
   const int code = conclusion.conclude(std::move(ending));
   std::fflush(nullptr);
   return code;

@@ -287,6 +287,34 @@ void check_all(Group& group) {
   }
 }
 
+/// The same with each rank taken to be on a host of its own.
+class BetweenHostsRanks : public CollectivesRanks {
+ public:
+  static void SetUpTestSuite() {
+    setenv("DS_COMM_SEPARATE_HOSTS", "1", 1);
+    CollectivesRanks::SetUpTestSuite();
+  }
+  static void TearDownTestSuite() {
+    CollectivesRanks::TearDownTestSuite();
+    unsetenv("DS_COMM_SEPARATE_HOSTS");
+  }
+};
+
+TEST_F(BetweenHostsRanks, EveryCollectiveTypeAndSize) {
+  check_all(*world);
+}
+
+TEST_F(BetweenHostsRanks, LongBuffers) {
+  for (const Dtype type : {Dtype::f32, Dtype::bf16}) {
+    for (int kind = 0; kind < kinds; ++kind) {
+      for (int variant = 0; variant < 2; ++variant) {
+        SCOPED_TRACE(testing::Message() << "kind " << kind << ", " << name_of(type) << ", variant " << variant);
+        launch(*world, static_cast<Kind>(kind), type, 1500001, variant)();
+      }
+    }
+  }
+}
+
 TEST(SelfGroup, EveryCollective) {
   check_all(*self_group());
 }

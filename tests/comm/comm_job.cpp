@@ -4,10 +4,10 @@
 
 #include <chrono>
 #include <cstdio>
-#include <map>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "comm/process.h"
@@ -49,6 +49,30 @@ int body(Process& process, const std::string& scenario) {
   if (scenario == "one_while_others_compute") {
     if (rank == last) throw deepspeed::base::CheckpointError("tag 5: damaged");
     std::this_thread::sleep_for(60s);
+  }
+  if (scenario == "one_with_memory_under_way") {
+    // A collective still writes to memory that the exception would free.
+    std::vector<float> x(8000000);
+    auto work = process.world()->all_reduce({x.data(), 8000000, deepspeed::base::Dtype::f32});
+    try {
+      if (rank == last) throw deepspeed::base::DataError("half a batch");
+      work.wait();
+      sum(process);
+    } catch (...) {
+      process.report_failure();
+      throw;
+    }
+  }
+  if (scenario == "all_with_memory_under_way") {
+    std::vector<float> x(8000000);
+    auto work = process.world()->all_reduce({x.data(), 8000000, deepspeed::base::Dtype::f32});
+    try {
+      throw deepspeed::base::DataError("half a batch");
+    } catch (...) {
+      process.report_failure();
+      std::puts(work.done() ? "settled" : "still under way");
+      throw;
+    }
   }
   if (scenario == "leaves_early") {
     if (rank == last) return 0;

@@ -112,6 +112,17 @@ TEST(RunProgram, OneRankFailsWhileOthersWait) {
   EXPECT_LT(outcome.seconds, 5);
 }
 
+TEST(RunProgram, MemoryStandsUntilCollectivesAreThrough) {
+  Outcome outcome = job(3, "one_with_memory_under_way");
+  EXPECT_EQ(outcome.status, 4);
+  EXPECT_THAT(outcome.text, AllOf(StartsWith("comm_job: error: rank 2 ("), testing::EndsWith("): half a batch\n")));
+  outcome = job(2, "all_with_memory_under_way");
+  EXPECT_EQ(outcome.status, 4);
+  EXPECT_THAT(outcome.text, HasSubstr("comm_job: error: half a batch\n"));
+  EXPECT_THAT(outcome.text, HasSubstr("settled\n"));
+  EXPECT_THAT(outcome.text, testing::Not(HasSubstr("still under way")));
+}
+
 TEST(RunProgram, ARankThatLeavesEarlyIsAFailure) {
   const Outcome outcome = job(3, "leaves_early");
   EXPECT_EQ(outcome.status, 7);
