@@ -16,13 +16,18 @@ endif()
 
 find_program(DS_CCACHE ccache)
 if(DS_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${DS_CCACHE}")
-  set(CMAKE_CUDA_COMPILER_LAUNCHER "${DS_CCACHE}")
+  # Clones in different folders share their objects.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+      CCACHE_SLOPPINESS=pch_defines,time_macros ${DS_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${launcher}")
+  set(CMAKE_CUDA_COMPILER_LAUNCHER "${launcher}")
 endif()
 
 add_library(ds_options INTERFACE)
 target_compile_options(ds_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror>
+  # gcc 12 sees overlaps in string concatenation that are not there (gcc bug 105651).
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>)
 target_link_options(ds_options INTERFACE -Wl,--as-needed)
 if(DS_NATIVE)
   target_compile_options(ds_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)

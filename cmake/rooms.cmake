@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
+# The include root under which the current folder is seen as "NAME/".
+function(ds_include_root name result)
+  set(root "${CMAKE_BINARY_DIR}/rooms/${name}")
+  file(MAKE_DIRECTORY "${root}")
+  file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}" "${root}/${name}" SYMBOLIC)
+  set(${result} "${root}" PARENT_SCOPE)
+endfunction()
+
 # ds_room(NAME SOURCES file... [USES room...] [LINK public target...] [PRIVATE private target...])
 #
 # One shared library for the room, whose headers are seen as "NAME/header.h" by those who use it and by no one else:
@@ -10,9 +18,7 @@ function(ds_room name)
   set(target deepspeed_${name})
   add_library(${target} SHARED ${ROOM_SOURCES})
   add_library(deepspeed::${name} ALIAS ${target})
-  set(root "${CMAKE_BINARY_DIR}/rooms/${name}")
-  file(MAKE_DIRECTORY "${root}")
-  file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}" "${root}/${name}" SYMBOLIC)
+  ds_include_root(${name} root)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${root}> $<INSTALL_INTERFACE:include/deepspeed>)
   foreach(used IN LISTS ROOM_USES)
     target_link_libraries(${target} PUBLIC deepspeed_${used})
@@ -32,6 +38,9 @@ endfunction()
 function(ds_program name)
   cmake_parse_arguments(PROGRAM "" "" "SOURCES;USES;LINK" ${ARGN})
   add_executable(${name} ${PROGRAM_SOURCES})
+  get_filename_component(folder "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
+  ds_include_root(${folder} root)
+  target_include_directories(${name} PRIVATE "${root}")
   foreach(used IN LISTS PROGRAM_USES)
     target_link_libraries(${name} PRIVATE deepspeed_${used})
   endforeach()

@@ -11,5 +11,8 @@ std::string version() {
 std::string git_hash() {
   return DS_GIT_HASH;
 }
+std::string back_ends() {
+  return DS_BACK_ENDS;
+}
 
 }  // namespace deepspeed::base
