@@ -127,7 +127,7 @@ struct Table {
   void (*cast)(ConstBuffer input, Buffer output, float scale, Stream stream);
 
   NcclId (*nccl_id)();
-  /// Collective over the `size` ranks that hold the same id.
+  /// Collective over the `size` ranks that hold the same id; not between group_begin and group_end.
   Communicator (*comm_create)(const NcclId& id, int rank, int size);
   void (*comm_destroy)(Communicator comm);
   /// Ends what runs on it and frees it; the way out after an error or a hang.

@@ -11,6 +11,7 @@
 #include <random>
 #include <regex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -401,34 +402,22 @@ TEST_F(Gpu, NcclOverAllGpusOfThisProcess) {
   const int size = open().devices;
   if (size < 2) GTEST_SKIP() << "needs 2 GPUs";
   const NcclId id = table().nccl_id();
-  std::vector<Communicator> comms;
-  std::vector<OnDevice<float>> buffers;
-  std::vector<StreamHandle> streams;
-  table().group_begin();
-  for (int rank = 0; rank < size; ++rank) {
-    table().set_device(rank);
-    comms.push_back(table().comm_create(id, rank, size));
-  }
-  table().group_end();
-  for (int rank = 0; rank < size; ++rank) {
-    table().set_device(rank);
-    streams.emplace_back(table().stream_create(false));
-    buffers.emplace_back(std::vector<float>(1000, static_cast<float>(rank + 1)));
-  }
-  table().group_begin();
-  for (std::size_t rank = 0; rank < comms.size(); ++rank) {
-    const Buffer buffer{buffers[rank].data(), 1000, Dtype::f32};
-    table().all_reduce(comms[rank], buffer, buffer, Reduction::sum, streams[rank].get());
-  }
-  table().group_end();
   const auto expected = static_cast<float>(size * (size + 1) / 2);
-  for (std::size_t rank = 0; rank < comms.size(); ++rank) {
-    table().set_device(static_cast<int>(rank));
-    table().stream_synchronize(streams[rank].get());
-    EXPECT_EQ(buffers[rank].values(), std::vector<float>(1000, expected));
-    table().comm_destroy(comms[rank]);
+  // A thread a rank: each call of comm_create waits for the others.
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      table().set_device(rank);
+      const CommunicatorHandle comm(table().comm_create(id, rank, size));
+      const StreamHandle stream(table().stream_create(false));
+      const OnDevice<float> memory(std::vector<float>(1000, static_cast<float>(rank + 1)));
+      const Buffer buffer{memory.data(), 1000, Dtype::f32};
+      table().all_reduce(comm.get(), buffer, buffer, Reduction::sum, stream.get());
+      table().stream_synchronize(stream.get());
+      EXPECT_EQ(memory.values(), std::vector<float>(1000, expected)) << "rank " << rank;
+    });
   }
-  table().set_device(0);
+  for (std::thread& rank : ranks) rank.join();
 }
 
 }  // namespace
