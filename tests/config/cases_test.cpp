@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <tuple>
 
 #include "base/dtype.h"
@@ -457,6 +458,17 @@ TEST(Table, GetRefusesWhatIsntDeclared) {
   EXPECT_THROW(config.given("no.such"), std::logic_error);
 }
 
+TEST(Ready, ShippedConfigurationsAreGood) {
+  const std::filesystem::path folder = std::filesystem::path(DS_SOURCE_DIR) / "share/configs";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no share/configs";
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    if (file.path().extension() != ".json" && file.path().extension() != ".hjson") continue;
+    Facts facts;
+    facts.world_size = 2;
+    EXPECT_NO_THROW(check_supported(Config::load(file.path().string(), {}, facts))) << file.path();
+  }
+}
+
 // ---- texts ----
 
 TEST(Reference, PageIsUpToDate) {
@@ -482,9 +494,9 @@ TEST(Reference, SchemaHoldsEveryKey) {
   const nlohmann::ordered_json root = schema();
   const auto& zero = root.at("properties").at("zero_optimization");
   EXPECT_EQ(zero.at("additionalProperties"), false);
-  EXPECT_EQ(zero.at("properties").at("stage").at("enum"), json::parse("[0, 1, 2, 3]"));
+  EXPECT_EQ(zero.at("properties").at("stage").at("enum"), nlohmann::ordered_json::parse("[0, 1, 2, 3]"));
   EXPECT_EQ(zero.at("properties").at("offload_optimizer").at("properties").at("device").at("enum"),
-            json::parse(R"(["none", "cpu", "nvme"])"));
+            nlohmann::ordered_json::parse(R"(["none", "cpu", "nvme"])"));
   for_each(table(), [&](const Node& node) {
     const nlohmann::ordered_json* at = &root;
     for (const std::string& part : split(node.path, '.')) {
