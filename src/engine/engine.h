@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "comm/group.h"
+#include "config/config.h"
+#include "engine/precision.h"
+#include "nn/unit.h"
+#include "optim/loss_scaler.h"
+#include "optim/schedule.h"
+#include "zero/sharded_optimizer.h"
+
+namespace deepspeed {
+
+namespace engine {
+
+/// What load_checkpoint takes; DeepSpeed's arguments of the same names.
+struct LoadOptions {
+  bool load_optimizer_states = true;
+  bool load_lr_scheduler_states = true;
+  bool load_module_only = false;
+};
+
+/// Trains one model, whatever the placement: forward, backward, step. Made by deepspeed::initialize. Every method marked
+/// collective must be called by all ranks of the data-parallel group in the same order.
+class Engine : private nn::UnitDriver {
+ public:
+  Engine(std::shared_ptr<torch::nn::Module> model, config::Config config, std::shared_ptr<comm::Group> group);
+  ~Engine() override;
+
+  /// Runs the model under the engine: `f` calls the module and returns what it likes.
+  ///     at::Tensor loss = engine.forward([&] { return model->forward(ids, labels).loss; });
+  template <class F>
+  auto forward(F&& f) {
+    return std::forward<F>(f)();
+  }
+  /// Backpropagates a scalar loss: divided by gradient_accumulation_steps (unless scale_wrt_gas is false) and multiplied
+  /// by the loss scale on the way. Returns the loss as divided. The gradients are added to this rank's sum.
+  at::Tensor backward(const at::Tensor& loss, bool retain_graph = false, bool scale_wrt_gas = true);
+  /// To be called after each backward. Only at the accumulation boundary it acts: reduce, clip, update, schedule.
+  /// Collective there. Throws DivergedError where the gradients are not finite and the config doesn't say skip.
+  void step();
+
+  bool is_gradient_accumulation_boundary() const;
+  /// Overrides the counting until called again with nullopt.
+  void set_gradient_accumulation_boundary(std::optional<bool> boundary) { forced_boundary_ = boundary; }
+  void zero_grad();
+  void train(bool mode = true);
+  void eval() { train(false); }
+  bool training() const { return model_->is_training(); }
+
+  torch::nn::Module& module() { return *model_; }
+  const config::Config& config() const { return config_; }
+  comm::Group& group() const { return *group_; }
+  at::Device device() const { return at::Device(at::kCPU); }
+  int global_rank() const { return group_->rank(); }
+  int world_size() const { return group_->size(); }
+  int dp_world_size() const { return group_->size(); }
+
+  std::int64_t train_batch_size() const { return train_batch_size_; }
+  std::int64_t train_micro_batch_size_per_gpu() const { return micro_batch_size_; }
+  std::int64_t gradient_accumulation_steps() const { return gas_; }
+  std::int64_t micro_steps() const { return micro_steps_; }
+  std::int64_t global_steps() const { return global_steps_; }
+  std::int64_t global_samples() const { return global_samples_; }
+  std::int64_t skipped_steps() const { return skipped_steps_; }
+
+  /// The L2 norm over all parameters of the last step's mean gradient, unscaled, before clipping; infinity after a
+  /// skipped step, nullopt before the first.
+  std::optional<double> get_global_grad_norm() const { return grad_norm_; }
+  bool was_step_applied() const { return step_applied_; }
+  /// One rate a parameter group: what the next step will use.
+  std::vector<double> get_lr() const;
+  /// 1 unless fp16.
+  double loss_scale() const { return scaler_.scale(); }
+  const Precision& precision() const { return precision_; }
+  zero::ShardedOptimizer& optimizer() { return *optimizer_; }
+  optim::Schedule* lr_scheduler() { return schedule_ ? &*schedule_ : nullptr; }
+  /// Trainable parameters and all parameters, in elements.
+  std::int64_t parameter_count() const { return parameter_count_; }
+
+  /// Collective. Saves folder/tag (default "global_stepN") and commits it as docs/checkpoint-format.md says.
+  /// `keep_last` > 0 removes older ones afterwards.
+  void save_checkpoint(const std::filesystem::path& folder, std::string tag = "",
+                       const nlohmann::json& client_state = nlohmann::json::object(), bool save_latest = true,
+                       int keep_last = 0);
+  /// Collective. Loads folder/tag (default: what `latest` names) and returns the client state. Throws CheckpointError
+  /// naming what is damaged, missing or doesn't fit; nothing is changed then.
+  nlohmann::json load_checkpoint(const std::filesystem::path& folder, const std::string& tag = "",
+                                 const LoadOptions& options = {});
+  /// The same from a checkpoint that is open.
+  nlohmann::json load_checkpoint(const checkpoint::Reader& reader, const LoadOptions& options = {});
+  /// Full name and weight of every parameter and buffer (whole, in the working type), each once.
+  std::vector<std::pair<std::string, at::Tensor>> module_state_dict() const;
+
+ private:
+  void before_backward(nn::Unit&) override {}
+  void gradients(nn::Unit& unit, std::vector<at::Tensor> gradients) override;
+  void build_optimizer();
+  void collect_left_gradients();
+  void apply_rates();
+
+  std::shared_ptr<torch::nn::Module> model_;
+  config::Config config_;
+  std::shared_ptr<comm::Group> group_;
+  Precision precision_;
+  std::int64_t train_batch_size_ = 0;
+  std::int64_t micro_batch_size_ = 0;
+  std::int64_t gas_ = 1;
+  double clipping_ = 0;
+
+  std::vector<std::shared_ptr<nn::Unit>> units_;
+  std::unordered_map<const nn::Unit*, std::vector<at::Tensor>> unit_parameters_;
+  std::vector<zero::NamedParameter> frozen_;
+  std::unique_ptr<zero::ShardedOptimizer> optimizer_;
+  std::optional<optim::Schedule> schedule_;
+  optim::LossScaler scaler_;
+
+  std::optional<bool> forced_boundary_;
+  std::int64_t micro_steps_ = 0;
+  std::int64_t global_steps_ = 0;
+  std::int64_t global_samples_ = 0;
+  std::int64_t skipped_steps_ = 0;
+  std::int64_t parameter_count_ = 0;
+  bool step_applied_ = false;
+  std::optional<double> grad_norm_;
+};
+
+}  // namespace engine
+
+/// Makes an Engine for any torch::nn::Module; its nn::Unit submodules are the pieces that are driven one by one, and the
+/// rest of the model is the root. Collective: all ranks of `group` (default: this process alone) call it with the same
+/// model and config. Weights become those of rank 0, in the type that the config trains in.
+std::unique_ptr<engine::Engine> initialize(std::shared_ptr<torch::nn::Module> model, const config::Config& config,
+                                           std::shared_ptr<comm::Group> group = nullptr);
+
+}  // namespace deepspeed

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a checkpoint of an engine holds: logical tensors and one state record, whatever the placement.
+//   model/NAME            weights in the working type (and buffers)
+//   optimizer/fp32/NAME   masters, where they differ from the weights
+//   optimizer/STATE/NAME  one for each state of the update rule
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <set>
+
+#include "base/error.h"
+#include "base/version.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/engine.h"
+#include "kernels/host.h"
+#include "zero/tensor_buffer.h"
+
+namespace deepspeed::engine {
+namespace {
+
+constexpr int state_version = 1;
+
+std::vector<std::int64_t> shape_of(const at::Tensor& tensor) { return tensor.sizes().vec(); }
+
+/// Calls f(parameter, offset in it, offset in the row, elements) for each piece of a range of a group's row.
+template <class F>
+void for_each_piece(const zero::FlatGroup& group, zero::Range range, F&& f) {
+  for (const layout::Segment& s : group.partition().segments(range.begin, range.end)) {
+    f(group.parameters()[static_cast<std::size_t>(s.parameter)], s.parameter_offset, s.flat_offset, s.numel);
+  }
+}
+
+/// This rank's even share of what every rank holds, so that all ranks write.
+zero::Range share_of(const zero::FlatGroup& group, int rank) {
+  const std::int64_t slice = group.partition().slice_size();
+  const std::int64_t numel = group.partition().numel();
+  return {std::min(slice * rank, numel), std::min(slice * (rank + 1), numel)};
+}
+
+}  // namespace
+
+void Engine::save_checkpoint(const std::filesystem::path& folder, std::string tag, const nlohmann::json& client_state,
+                             bool save_latest, int keep_last) {
+  if (micro_steps_ % gas_ != 0) {
+    throw base::CheckpointError(fmt::format(
+        "save_checkpoint between accumulation boundaries (micro step {} of {}): the partial gradient sum isn't part of a "
+        "checkpoint; call it after the step that ends the accumulation",
+        micro_steps_ % gas_, gas_));
+  }
+  if (tag.empty()) tag = fmt::format("global_step{}", global_steps_);
+  const int rank = group_->rank();
+
+  std::vector<checkpoint::Slice> slices;
+  const auto add = [&slices](std::string name, const at::Tensor& whole, std::int64_t offset, base::ConstBuffer data) {
+    slices.push_back({std::move(name), shape_of(whole), offset, data});
+  };
+  for (const auto& flat : optimizer_->groups()) {
+    const zero::FlatGroup& group = *flat;
+    const zero::Range share = share_of(group, rank);
+    for_each_piece(group, share, [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
+      add("model/" + p.name, p.tensor, offset, zero::view(group.working, at, n));
+    });
+    const base::Buffer master = group.master();
+    for_each_piece(group, share, [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
+      const std::int64_t local = at - group.owned().begin;
+      if (group.has_own_master()) {
+        add("optimizer/fp32/" + p.name, p.tensor, offset, {static_cast<const float*>(master.data) + local, n, base::Dtype::f32});
+      }
+      for (std::size_t s = 0; s < group.states.size(); ++s) {
+        add("optimizer/" + optimizer_->rule().states()[s].name + "/" + p.name, p.tensor, offset,
+            zero::view(group.states[s], local, n));
+      }
+    });
+  }
+  if (rank == 0) {
+    for (const auto& flat : optimizer_->groups()) {
+      for (const zero::NamedParameter& p : flat->parameters()) {
+        if (p.tensor.numel() != 0) continue;  // no piece of any row, yet a tensor of the model
+        add("model/" + p.name, p.tensor, 0, zero::view(p.tensor));
+        for (const optim::StateSpec& spec : optimizer_->rule().states()) {
+          add("optimizer/" + spec.name + "/" + p.name, p.tensor, 0, {nullptr, 0, spec.type});
+        }
+      }
+    }
+    for (const zero::NamedParameter& p : frozen_) add("model/" + p.name, p.tensor, 0, zero::view(p.tensor));
+    for (const auto& item : model_->named_buffers()) {
+      add("model/" + item.key(), item.value(), 0, zero::view(item.value().contiguous()));
+    }
+  }
+
+  nlohmann::json state = {
+      {"version", state_version},
+      {"deepspeed_mpi_version", base::version()},
+      {"global_steps", global_steps_},
+      {"global_samples", global_samples_},
+      {"micro_steps", micro_steps_},
+      {"skipped_steps", skipped_steps_},
+      {"dp_world_size", group_->size()},
+      {"train_batch_size", train_batch_size_},
+      {"dtype", std::string(base::name_of(precision_.working))},
+      {"optimizer", {{"type", optimizer_->rule().name()}, {"steps", optimizer_->steps()}}},
+      {"lr_scheduler", schedule_ ? schedule_->state() : nlohmann::json()},
+      {"loss_scaler", precision_.scaled ? scaler_.state() : nlohmann::json()},
+      {"client_state", client_state},
+  };
+  for (const auto& flat : optimizer_->groups()) {
+    const optim::Hyper& h = flat->hyper;
+    state["optimizer"]["param_groups"].push_back({{"lr", h.lr}, {"betas", {h.beta1, h.beta2}}, {"eps", h.eps},
+                                                  {"weight_decay", h.weight_decay}});
+  }
+  checkpoint::save(*group_, {folder, tag, save_latest, keep_last}, slices, state);
+}
+
+nlohmann::json Engine::load_checkpoint(const std::filesystem::path& folder, const std::string& tag,
+                                       const LoadOptions& options) {
+  return load_checkpoint(
+      checkpoint::Reader::open(*group_, folder, tag.empty() ? checkpoint::latest_tag(folder) : tag), options);
+}
+
+nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const LoadOptions& options) {
+  const nlohmann::json& state = reader.state();
+  const std::string& where = reader.tag();
+
+  // All is checked before anything is changed.
+  const auto require = [&](const std::string& tensor, const at::Tensor& like) {
+    const checkpoint::TensorInfo* info = reader.find(tensor);
+    if (info == nullptr) throw base::CheckpointError(fmt::format("checkpoint {}: holds no tensor '{}', which the model has", where, tensor));
+    if (info->shape != shape_of(like)) {
+      throw base::CheckpointError(fmt::format("checkpoint {}: tensor '{}' has shape [{}], the model wants [{}]", where, tensor,
+                                              fmt::join(info->shape, ", "), fmt::join(like.sizes(), ", ")));
+    }
+    return info;
+  };
+  const bool optimizer = options.load_optimizer_states && !options.load_module_only;
+  std::set<std::string> known;
+  for (const auto& flat : optimizer_->groups()) {
+    for (const zero::NamedParameter& p : flat->parameters()) {
+      known.insert(require("model/" + p.name, p.tensor)->name);
+      if (!optimizer) continue;
+      for (const optim::StateSpec& spec : optimizer_->rule().states()) require("optimizer/" + spec.name + "/" + p.name, p.tensor);
+    }
+  }
+  for (const zero::NamedParameter& p : frozen_) known.insert(require("model/" + p.name, p.tensor)->name);
+  for (const auto& item : model_->named_buffers()) known.insert(require("model/" + item.key(), item.value())->name);
+  for (const checkpoint::TensorInfo& info : reader.tensors()) {
+    if (info.name.starts_with("model/") && known.count(info.name) == 0) {
+      throw base::CheckpointError(fmt::format("checkpoint {}: holds tensor '{}', which the model lacks", where, info.name));
+    }
+  }
+  if (optimizer && state.at("optimizer").at("type") != optimizer_->rule().name()) {
+    throw base::CheckpointError(fmt::format("checkpoint {}: written with optimizer {}, the config says {}", where,
+                                            state.at("optimizer").at("type").get<std::string>(), optimizer_->rule().name()));
+  }
+
+  // Weights of any type are read as they are stored and converted once.
+  const auto read = [&](const std::string& tensor, std::int64_t offset, const base::Buffer& out) {
+    const checkpoint::TensorInfo* info = reader.find(tensor);
+    if (info->type == out.type) return reader.read(tensor, offset, out);
+    const at::Tensor stored = at::empty({out.numel}, zero::scalar_type(info->type));
+    reader.read(tensor, offset, zero::view(stored));
+    kernels::cast(out, zero::view(stored));
+  };
+  for (const auto& flat : optimizer_->groups()) {
+    zero::FlatGroup& group = *flat;
+    for_each_piece(group, {0, group.partition().numel()},
+                   [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
+                     read("model/" + p.name, offset, zero::view(group.working, at, n));
+                   });
+    const base::Buffer master = group.master();
+    for_each_piece(group, group.owned(), [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
+      const std::int64_t local = at - group.owned().begin;
+      if (group.has_own_master()) {
+        const std::string fp32 = "optimizer/fp32/" + p.name;
+        read(optimizer && reader.find(fp32) != nullptr ? fp32 : "model/" + p.name, offset,
+             {static_cast<float*>(master.data) + local, n, base::Dtype::f32});
+      }
+      if (!optimizer) return;
+      for (std::size_t s = 0; s < group.states.size(); ++s) {
+        read("optimizer/" + optimizer_->rule().states()[s].name + "/" + p.name, offset, zero::view(group.states[s], local, n));
+      }
+    });
+  }
+  for (const zero::NamedParameter& p : frozen_) read("model/" + p.name, 0, zero::view(p.tensor));
+  for (const auto& item : model_->named_buffers()) read("model/" + item.key(), 0, zero::view(item.value()));
+  optimizer_->clear_gradients();
+  if (options.load_module_only) return state.at("client_state");
+
+  global_steps_ = state.at("global_steps");
+  global_samples_ = state.at("global_samples");
+  // Micro steps count in the current accumulation; only whole steps are ever saved.
+  micro_steps_ = global_steps_ * gas_;
+  skipped_steps_ = state.at("skipped_steps");
+  if (optimizer) {
+    optimizer_->set_steps(state.at("optimizer").at("steps"));
+    if (precision_.scaled && !state.at("loss_scaler").is_null()) scaler_.load(state.at("loss_scaler"));
+  }
+  if (options.load_lr_scheduler_states) {
+    if (schedule_ && !state.at("lr_scheduler").is_null()) {
+      schedule_->load(state.at("lr_scheduler"));
+      const auto& groups = state.at("optimizer").at("param_groups");
+      for (std::size_t i = 0; i < optimizer_->groups().size() && i < groups.size(); ++i) {
+        optim::Hyper& hyper = optimizer_->groups()[i]->hyper;
+        hyper.lr = groups[i].at("lr");
+        hyper.beta1 = groups[i].at("betas")[0];
+        hyper.beta2 = groups[i].at("betas")[1];
+      }
+    }
+  }
+  return state.at("client_state");
+}
+
+}  // namespace deepspeed::engine

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/precision.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace deepspeed::engine {
+
+Precision precision_of(const config::Config& config, bool accelerator) {
+  Precision precision;
+  if (config.get<bool>("fp16.enabled")) {
+    if (!accelerator) {
+      throw base::ConfigError(
+          "fp16.enabled: Type fp16 is not supported on your device: Cannot use fp16 without accelerator. Use bf16, which "
+          "the CPU has, or set DS_ACCELERATOR=cpu to compute fp16 on the CPU all the same");
+    }
+    precision.working = base::Dtype::f16;
+    precision.scaled = true;
+    precision.skip_non_finite = true;
+  } else if (config.get<bool>("bf16.enabled")) {
+    precision.working = base::Dtype::bf16;
+    precision.skip_non_finite = config.get<bool>("bf16.check_grad_overflow");
+  }
+  precision.accumulation = precision.working;
+  if (const auto name = config.find<std::string>("data_types.grad_accum_dtype")) {
+    if (!base::parse_dtype(*name, precision.accumulation)) {
+      throw base::ConfigError(fmt::format("data_types.grad_accum_dtype: '{}' is none of fp32, fp16, bf16", *name));
+    }
+  }
+  return precision;
+}
+
+}  // namespace deepspeed::engine

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/trainer.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/checkpoint.h"
+#include "comm/on_root.h"
+#include "data/statistics.h"
+#include "profile/memory.h"
+#include "profile/metrics.h"
+#include "profile/monitor.h"
+#include "profile/progress.h"
+#include "profile/throughput.h"
+
+namespace deepspeed::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// splitmix64 (Steele, Lea, Flood 2014): spreads a few numbers over all bits.
+std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+/// training.time_limit in seconds; 0 = none.
+double time_limit_of(const config::Config& config) {
+  const auto limit = config.find<nlohmann::json>("training.time_limit");
+  if (!limit || limit->is_null()) return 0;
+  if (limit->is_number()) return limit->get<double>();
+  const std::string text = limit->get<std::string>();
+  int h = 0;
+  int m = 0;
+  int s = 0;
+  int used = 0;
+  if (std::sscanf(text.c_str(), "%d:%d:%d%n", &h, &m, &s, &used) != 3 || used != static_cast<int>(text.size()) ||
+      h < 0 || m < 0 || m > 59 || s < 0 || s > 59) {
+    throw base::ConfigError(fmt::format("training.time_limit: '{}' is neither seconds nor HH:MM:SS", text));
+  }
+  return h * 3600.0 + m * 60.0 + s;
+}
+
+std::vector<std::string> paths_of(const nlohmann::json& value) {
+  if (value.is_string()) return {value.get<std::string>()};
+  return value.get<std::vector<std::string>>();
+}
+
+/// The labels of rows whose last target lies beyond them: the inputs' first token, then the targets (CausalLM::forward).
+at::Tensor labels_of(const at::Tensor& inputs, const at::Tensor& targets) {
+  return at::cat({inputs.narrow(1, 0, 1), targets}, 1);
+}
+
+std::span<std::int64_t> span_of(at::Tensor& tensor) {
+  return {static_cast<std::int64_t*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.numel())};
+}
+
+}  // namespace
+
+double Evaluation::perplexity() const { return std::exp(loss); }
+
+Trainer::Trainer(std::shared_ptr<comm::Group> group, config::Config config)
+    : group_(std::move(group)), config_(std::move(config)) {
+  seed_ = static_cast<std::uint64_t>(config_.get<std::int64_t>("training.seed"));
+  model_ = models::make_model(config_.get<nlohmann::json>("model"), seed_);
+  open_data();
+  engine_ = initialize(model_, config_, group_);
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::open_data() {
+  tokenizer_ = data::make_tokenizer(config_.get<std::string>("data.tokenizer"));
+  const std::string format = config_.get<std::string>("data.format");
+  sequence_length_ = config_.find<std::int64_t>("data.sequence_length").value_or(model_->context_length());
+  if (sequence_length_ > model_->context_length()) {
+    throw base::ConfigError(fmt::format("data.sequence_length: {} is longer than the model's context of {} tokens",
+                                        sequence_length_, model_->context_length()));
+  }
+  if (!config_.given("data.train")) {
+    throw base::ConfigError("data.train: no training data; give a file here or with --train FILE");
+  }
+  text_ = data::open_tokens(paths_of(config_.get<nlohmann::json>("data.train")), format, *tokenizer_);
+  train_tokens_ = text_;
+  const auto validation = config_.find<nlohmann::json>("data.validation");
+  if (validation && validation->is_number()) {
+    if (validation->get<double>() > 0) {
+      std::tie(train_tokens_, validation_tokens_) = data::split(text_, validation->get<double>(), sequence_length_);
+    }
+  } else if (validation && !validation->is_null()) {
+    validation_tokens_ = data::open_tokens(paths_of(*validation), format, *tokenizer_);
+  }
+  for (const auto& source : {train_tokens_, validation_tokens_}) {
+    if (source != nullptr && format != "bin" && source->vocab_size() > model_->vocab_size() &&
+        tokenizer_->vocab_size() > model_->vocab_size()) {
+      throw base::DataError(fmt::format("data.tokenizer: token ids go up to {}, the model's vocab_size is {}",
+                                        tokenizer_->vocab_size() - 1, model_->vocab_size()));
+    }
+  }
+  data::BatchOptions options;
+  options.sequence_length = sequence_length_;
+  options.micro_batch = config_.get<std::int64_t>("train_micro_batch_size_per_gpu");
+  options.accumulation = config_.get<std::int64_t>("gradient_accumulation_steps");
+  options.data_ranks = group_->size();
+  options.shuffle = config_.get<bool>("data.shuffle");
+  options.drop_last = config_.get<bool>("dataloader_drop_last");
+  options.seed = seed_;
+  batches_ = std::make_unique<data::BatchReader>(train_tokens_, options);
+
+  if (const auto steps = config_.find<std::int64_t>("training.steps")) {
+    steps_ = *steps;
+  } else if (const auto epochs = config_.find<double>("training.epochs")) {
+    steps_ = batches_->steps(*epochs);
+  } else {
+    steps_ = batches_->steps(1);
+  }
+}
+
+void Trainer::resume() {
+  const std::string how = config_.find<std::string>("training.resume").value_or("never");
+  const std::filesystem::path own = folder_.checkpoints();
+  std::optional<checkpoint::Reader> reader;
+  if (how == "auto") {
+    reader = checkpoint::Reader::open_newest(*group_, own);
+    if (!reader) log::info("no checkpoint in {}: a fresh start", own.string());
+  } else if (how == "never") {
+    if (!checkpoint::list_tags(own).empty()) {
+      throw base::ConfigError(fmt::format(
+          "training.resume: {} holds checkpoints of an earlier run, which a fresh start would mix with its own; go on "
+          "with --resume auto, or choose another --output",
+          own.string()));
+    }
+  } else {
+    // A tag of this run, a checkpoint, a run folder, or a folder of checkpoints.
+    const std::filesystem::path given = how;
+    if (how != "latest" && std::filesystem::exists(own / given)) {
+      reader = checkpoint::Reader::open(*group_, own, how);
+    } else if (std::filesystem::exists(given / "manifest.json")) {
+      reader = checkpoint::Reader::open(*group_, given.parent_path(), given.filename().string());
+    } else {
+      std::filesystem::path folder = how == "latest" ? own : given;
+      if (std::filesystem::exists(folder / "checkpoints")) folder /= "checkpoints";
+      reader = checkpoint::Reader::open(*group_, folder, checkpoint::latest_tag(folder));
+    }
+  }
+  if (!reader) return;
+  const nlohmann::json client = engine_->load_checkpoint(*reader);
+  if (how == "auto") saved_step_ = engine_->global_steps();
+  log::info("resumed from checkpoint {} at step {}", reader->tag(), engine_->global_steps());
+  if (client.value("seed", seed_) != seed_) {
+    log::warn("training.seed differs from the checkpoint's: the order of the data changes from here on");
+  }
+}
+
+void Trainer::save() {
+  if (saved_step_ == engine_->global_steps()) return;
+  const Clock::time_point start = Clock::now();
+  const std::string tag = fmt::format("global_step{}", engine_->global_steps());
+  engine_->save_checkpoint(folder_.checkpoints(), tag, {{"seed", seed_}}, true,
+                           static_cast<int>(config_.find<std::int64_t>("training.keep_last").value_or(0)));
+  saved_step_ = engine_->global_steps();
+  if (group_->rank() == 0) {
+    signals_.set_notice(fmt::format("ds_train: stopping; the last good checkpoint is {}\n",
+                                    (folder_.checkpoints() / tag).string()));
+  }
+  log::info("saved {} in {:.2f} s", (folder_.checkpoints() / tag).string(), seconds_since(start));
+}
+
+std::optional<Evaluation> Trainer::evaluate() {
+  if (validation_tokens_ == nullptr) {
+    throw base::ConfigError("data.validation: nothing to evaluate on; give a file, or a fraction of data.train");
+  }
+  const data::EvaluationReader reader(validation_tokens_, sequence_length_, engine_->train_micro_batch_size_per_gpu(),
+                                      group_->size());
+  const bool was_training = engine_->training();
+  engine_->eval();
+  const c10::AutoGradMode no_grad(false);
+  at::Tensor inputs = at::empty({engine_->train_micro_batch_size_per_gpu(), sequence_length_}, at::kLong);
+  at::Tensor targets = at::empty_like(inputs);
+  double sums[2] = {0, 0};  // loss x tokens, tokens
+  std::int64_t batches = reader.batches();
+  if (const auto limit = config_.find<std::int64_t>("training.evaluate_batches")) batches = std::min(batches, *limit);
+  bool stopped = false;
+  for (std::int64_t batch = 0; batch < batches && !stopped; ++batch) {
+    const std::int64_t rows = reader.read(batch, group_->rank(), span_of(inputs), span_of(targets));
+    if (rows > 0) {
+      const at::Tensor ids = inputs.narrow(0, 0, rows);
+      const at::Tensor labels = labels_of(ids, targets.narrow(0, 0, rows));
+      const at::Tensor loss = engine_->forward([&] { return model_->forward(ids, labels).loss; });
+      const double tokens = static_cast<double>(rows * sequence_length_);
+      sums[0] += loss.item<double>() * tokens;
+      sums[1] += tokens;
+    }
+    stopped = group_->any(signals_.requested());
+  }
+  engine_->train(was_training);
+  if (stopped) return std::nullopt;
+  group_->all_reduce({sums, 2, base::Dtype::f64}).wait();
+  return Evaluation{sums[0] / sums[1], static_cast<std::int64_t>(sums[1])};
+}
+
+double Trainer::train_step() {
+  const std::int64_t micro_batch = engine_->train_micro_batch_size_per_gpu();
+  at::Tensor inputs = at::empty({micro_batch, sequence_length_}, at::kLong);
+  at::Tensor targets = at::empty_like(inputs);
+  const std::int64_t position = engine_->global_samples();
+  double loss_sum = 0;
+  for (std::int64_t micro = 0; micro < engine_->gradient_accumulation_steps(); ++micro) {
+    batches_->read(position, micro, group_->rank(), span_of(inputs), span_of(targets));
+    // Dropout's randomness follows from the place in the run, so that a resumed run draws what the whole one drew.
+    at::manual_seed(mix(mix(mix(seed_ + static_cast<std::uint64_t>(engine_->global_steps())) +
+                            static_cast<std::uint64_t>(micro)) +
+                        static_cast<std::uint64_t>(group_->rank())));
+    const at::Tensor loss = engine_->forward([&] { return model_->forward(inputs, labels_of(inputs, targets)).loss; });
+    engine_->backward(loss);
+    engine_->step();
+    loss_sum += loss.item<double>();
+  }
+  return loss_sum / static_cast<double>(engine_->gradient_accumulation_steps());
+}
+
+void Trainer::log_start() {
+  log::info("model: {} parameters, context {}; {} in fp32 masters of {} weights", profile::format_count(static_cast<double>(engine_->parameter_count())), model_->context_length(),
+            config_.find<std::string>("optimizer.type").value_or(""), base::name_of(engine_->precision().working));
+  log::info("data: {} training samples of {} tokens, {} validation samples; {} ranks x micro batch {} x accumulation {} = {} samples a step",
+            batches_->samples(), sequence_length_,
+            validation_tokens_ ? data::sample_count(validation_tokens_->size(), sequence_length_) : 0, group_->size(),
+            engine_->train_micro_batch_size_per_gpu(), engine_->gradient_accumulation_steps(), engine_->train_batch_size());
+  if (group_->rank() == 0 && text_->vocab_size() <= 256) {
+    bigram_entropy_ = data::bigram_entropy(*text_);
+    log::info("data: bigram entropy {:.3f} nats a token (what counting pairs of neighbours reaches)", bigram_entropy_);
+  }
+}
+
+void Trainer::report(const Evaluation& evaluation) {
+  std::string beside;
+  if (bigram_entropy_ > 0) beside = fmt::format("; bigram entropy {:.4f}", bigram_entropy_);
+  log::info("step {}: validation loss {:.4f}, perplexity {:.2f} over {} tokens{}", engine_->global_steps(),
+            evaluation.loss, evaluation.perplexity(), evaluation.tokens, beside);
+}
+
+int Trainer::run() {
+  folder_ = RunFolder::open(*group_, config_);
+  log_start();
+  resume();
+  const bool speaks = group_->rank() == 0;
+  const std::int64_t start_step = engine_->global_steps();
+  const std::optional<std::int64_t> resumed_at =
+      start_step > 0 ? std::optional<std::int64_t>(start_step) : std::nullopt;
+
+  std::optional<profile::MetricsWriter> metrics;
+  profile::Monitors monitors;
+  std::optional<profile::Progress> progress;
+  if (speaks) {
+    metrics.emplace(folder_.metrics().string(), resumed_at);
+    // Monitors count in samples, as DeepSpeed's do.
+    const std::optional<std::int64_t> samples =
+        resumed_at ? std::optional<std::int64_t>(engine_->global_samples()) : std::nullopt;
+    monitors.add(std::make_unique<profile::TensorBoardMonitor>(folder_.tensorboard().string(), samples));
+    if (config_.get<bool>("tensorboard.enabled")) {
+      const std::filesystem::path root = config_.get<std::string>("tensorboard.output_path");
+      monitors.add(std::make_unique<profile::TensorBoardMonitor>(
+          (root / config_.get<std::string>("tensorboard.job_name")).string(), samples));
+    }
+    if (config_.get<bool>("csv_monitor.enabled")) {
+      const std::filesystem::path root = config_.get<std::string>("csv_monitor.output_path");
+      monitors.add(std::make_unique<profile::CsvMonitor>(
+          (root / config_.get<std::string>("csv_monitor.job_name")).string(), samples));
+    }
+    profile::ProgressOptions options;
+    options.interval = config_.find<std::int64_t>("steps_per_print").value_or(10);
+    progress.emplace(options);
+    signals_.set_notice(start_step > 0 ? fmt::format("ds_train: stopping; the last good checkpoint is that of step {} in {}\n",
+                                                     start_step, folder_.checkpoints().string())
+                                       : "ds_train: stopping; there is no checkpoint yet\n");
+  }
+  const std::int64_t save_every = config_.get<std::int64_t>("training.save_every");
+  const std::int64_t evaluate_every = config_.get<std::int64_t>("training.evaluate_every");
+  const double time_limit = time_limit_of(config_);
+  const std::int64_t step_tokens = engine_->train_batch_size() * sequence_length_;
+
+  engine_->train();
+  profile::Throughput throughput;
+  const Clock::time_point started = Clock::now();
+  std::optional<Evaluation> evaluation;
+  bool stop = false;
+  bool out_of_time = false;
+  if (start_step >= steps_) log::info("step {} of {}: nothing left to train", start_step, steps_);
+  while (engine_->global_steps() < steps_ && !stop && !out_of_time) {
+    const double lr = engine_->get_lr()[0];
+    const double scale = engine_->loss_scale();
+    const Clock::time_point step_started = Clock::now();
+    // One small reduction a step carries all that ranks must agree on.
+    double shared[3] = {train_step() / group_->size(), signals_.requested() ? 1.0 : 0.0,
+                        speaks && time_limit > 0 && seconds_since(started) > time_limit ? 1.0 : 0.0};
+    group_->all_reduce({shared, 3, base::Dtype::f64}).wait();
+    stop = shared[1] > 0;
+    out_of_time = shared[2] > 0;
+    const double seconds = seconds_since(step_started);
+    throughput.add(step_tokens, seconds);
+    const std::int64_t step = engine_->global_steps();
+    if (speaks) {
+      profile::StepMetrics line;
+      line.step = step;
+      line.loss = shared[0];
+      line.lr = lr;
+      line.grad_norm = engine_->get_global_grad_norm();
+      line.loss_scale = scale;
+      line.skipped = !engine_->was_step_applied();
+      line.tokens = engine_->global_samples() * sequence_length_;
+      line.tokens_per_s = static_cast<double>(step_tokens) / seconds;
+      line.step_ms = seconds * 1e3;
+      line.peak_host_bytes = profile::peak_host_bytes();
+      metrics->write(line);
+      const std::int64_t samples = engine_->global_samples();
+      monitors.write("Train/Samples/train_loss", line.loss, samples);
+      monitors.write("Train/Samples/lr", lr, samples);
+      if (engine_->precision().scaled) monitors.write("Train/Samples/loss_scale", scale, samples);
+      profile::ProgressState state;
+      state.step = step;
+      state.total_steps = steps_;
+      state.loss = line.loss;
+      state.lr = lr;
+      if (evaluation) state.validation_loss = evaluation->loss;
+      state.tokens_per_s = throughput.tokens_per_second();
+      state.remaining_s = throughput.remaining_seconds(steps_ - step);
+      state.host_bytes = profile::host_bytes();
+      progress->update(state);
+    }
+    const bool last = step >= steps_ || out_of_time;
+    if (!stop && validation_tokens_ != nullptr && (last || (evaluate_every > 0 && step % evaluate_every == 0))) {
+      if (const std::optional<Evaluation> done = evaluate()) {
+        evaluation = done;
+        report(*done);
+        if (speaks) {
+          metrics->write(step, {{"validation_loss", done->loss}, {"perplexity", done->perplexity()}});
+          monitors.write("Validation/Samples/loss", done->loss, engine_->global_samples());
+        }
+      } else {
+        stop = true;
+      }
+    }
+    if (stop || last || (save_every > 0 && step % save_every == 0)) save();
+  }
+  progress.reset();
+  monitors.flush();
+  if (stop && engine_->global_steps() < steps_) {
+    log::info("stopped at step {} of {} by {}; run the same command again to go on", engine_->global_steps(), steps_,
+              signals_.name().empty() ? "another rank's signal" : signals_.name());
+    return static_cast<int>(base::ExitCode::preempted);
+  }
+  if (out_of_time) log::info("training.time_limit: ended at step {} of {}", engine_->global_steps(), steps_);
+  // A run that was complete before it began still tells what its model is worth.
+  if (!evaluation && validation_tokens_ != nullptr) {
+    evaluation = evaluate();
+    if (evaluation) report(*evaluation);
+  }
+  if (const auto folder = config_.find<std::string>("training.export")) export_model(*folder);
+  log::info("done: {} steps, {} tokens in {}, {} tokens/s", engine_->global_steps() - start_step,
+            profile::format_count(static_cast<double>((engine_->global_steps() - start_step) * step_tokens)),
+            profile::format_duration(seconds_since(started)), profile::format_count(throughput.tokens_per_second()));
+  return static_cast<int>(base::ExitCode::ok);
+}
+
+void Trainer::export_model(const std::string& folder) {
+  comm::on_root(*group_, [&] { models::save_model(*model_, folder, engine_->precision().working); });
+  log::info("exported a Hugging Face model to {}", folder);
+}
+
+}  // namespace deepspeed::train
