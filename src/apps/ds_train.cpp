@@ -157,7 +157,8 @@ int train(comm::Process& process, const Arguments& a) {
 
 int run(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Trains a model as a DeepSpeed configuration says. Start one process a rank with mpirun or srun.", "ds_train");
+  CLI::App app("Trains a model as a DeepSpeed configuration says. Start one process a rank with mpirun or srun.",
+               "ds_train");
   declare(app, arguments);
   try {
     app.parse(argc, argv);
@@ -167,7 +168,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     // Under a launcher every rank fails alike: the job's one message comes from run_program.
     const std::string message = fmt::format("{} (see ds_train --help)", error.what());
-    return comm::run_program("ds_train", argc, argv, [&](comm::Process&, int, char**) -> int { throw base::UsageError(message); });
+    return comm::run_program("ds_train", argc, argv,
+                             [&](comm::Process&, int, char**) -> int { throw base::UsageError(message); });
   }
   try {
     if (answer_alone(arguments)) return 0;
@@ -182,4 +184,6 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace deepspeed::apps
 
-int main(int argc, char** argv) { return deepspeed::apps::run(argc, argv); }
+int main(int argc, char** argv) {
+  return deepspeed::apps::run(argc, argv);
+}

@@ -56,8 +56,7 @@ void Engine::build_optimizer() {
     unit_parameters_[unit.get()] = unit->trainable();
   }
   if (units_.empty()) {
-    log::warn_once(
-        "the model has no nn::Unit: it is driven as one piece, so its memory can't be saved piece by piece");
+    log::warn_once("the model has no nn::Unit: it is driven as one piece, so its memory can't be saved piece by piece");
   }
 
   // A tied weight has several names and is trained once, under the first.
@@ -80,14 +79,16 @@ void Engine::build_optimizer() {
 
   const auto type = config_.find<std::string>("optimizer.type");
   if (!type) {
-    throw base::ConfigError("optimizer.type: a training run needs an optimizer; give for example {\"type\": \"AdamW\"}");
+    throw base::ConfigError(
+        "optimizer.type: a training run needs an optimizer; give for example {\"type\": \"AdamW\"}");
   }
   const auto params = config_.get<nlohmann::json>("optimizer.params");
   trainable.hyper = optim::hyper_from(*type, params);
   std::unique_ptr<optim::UpdateRule> rule = optim::make_rule(*type, params);
 
   zero::Settings settings;
-  settings.placement = layout::Placement::of_stage(static_cast<int>(config_.get<std::int64_t>("zero_optimization.stage")));
+  settings.placement =
+      layout::Placement::of_stage(static_cast<int>(config_.get<std::int64_t>("zero_optimization.stage")));
   settings.working = precision_.working;
   settings.accumulation = precision_.accumulation;
   settings.reduce_bucket = config_.get<std::int64_t>("zero_optimization.reduce_bucket_size");
@@ -208,7 +209,9 @@ void Engine::zero_grad() {
   }
 }
 
-void Engine::train(bool mode) { model_->train(mode); }
+void Engine::train(bool mode) {
+  model_->train(mode);
+}
 
 std::vector<double> Engine::get_lr() const {
   std::vector<double> rates;

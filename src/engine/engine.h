@@ -34,8 +34,8 @@ struct LoadOptions {
   bool load_module_only = false;
 };
 
-/// Trains one model, whatever the placement: forward, backward, step. Made by deepspeed::initialize. Every method marked
-/// collective must be called by all ranks of the data-parallel group in the same order.
+/// Trains one model, whatever the placement: forward, backward, step. Made by deepspeed::initialize. Every method
+/// marked collective must be called by all ranks of the data-parallel group in the same order.
 class Engine : private nn::UnitDriver {
  public:
   Engine(std::shared_ptr<torch::nn::Module> model, config::Config config, std::shared_ptr<comm::Group> group);
@@ -47,8 +47,8 @@ class Engine : private nn::UnitDriver {
   auto forward(F&& f) {
     return std::forward<F>(f)();
   }
-  /// Backpropagates a scalar loss: divided by gradient_accumulation_steps (unless scale_wrt_gas is false) and multiplied
-  /// by the loss scale on the way. Returns the loss as divided. The gradients are added to this rank's sum.
+  /// Backpropagates a scalar loss: divided by gradient_accumulation_steps (unless scale_wrt_gas is false) and
+  /// multiplied by the loss scale on the way. Returns the loss as divided. The gradients are added to this rank's sum.
   at::Tensor backward(const at::Tensor& loss, bool retain_graph = false, bool scale_wrt_gas = true);
   /// To be called after each backward. Only at the accumulation boundary it acts: reduce, clip, update, schedule.
   /// Collective there. Throws DivergedError where the gradients are not finite and the config doesn't say skip.
@@ -141,9 +141,9 @@ class Engine : private nn::UnitDriver {
 
 }  // namespace engine
 
-/// Makes an Engine for any torch::nn::Module; its nn::Unit submodules are the pieces that are driven one by one, and the
-/// rest of the model is the root. Collective: all ranks of `group` (default: this process alone) call it with the same
-/// model and config. Weights become those of rank 0, in the type that the config trains in.
+/// Makes an Engine for any torch::nn::Module; its nn::Unit submodules are the pieces that are driven one by one, and
+/// the rest of the model is the root. Collective: all ranks of `group` (default: this process alone) call it with the
+/// same model and config. Weights become those of rank 0, in the type that the config trains in.
 std::unique_ptr<engine::Engine> initialize(std::shared_ptr<torch::nn::Module> model, const config::Config& config,
                                            std::shared_ptr<comm::Group> group = nullptr);
 

@@ -21,7 +21,9 @@ namespace {
 
 constexpr int state_version = 1;
 
-std::vector<std::int64_t> shape_of(const at::Tensor& tensor) { return tensor.sizes().vec(); }
+std::vector<std::int64_t> shape_of(const at::Tensor& tensor) {
+  return tensor.sizes().vec();
+}
 
 /// Calls f(parameter, offset in it, offset in the row, elements) for each piece of a range of a group's row.
 template <class F>
@@ -43,10 +45,11 @@ zero::Range share_of(const zero::FlatGroup& group, int rank) {
 void Engine::save_checkpoint(const std::filesystem::path& folder, std::string tag, const nlohmann::json& client_state,
                              bool save_latest, int keep_last) {
   if (micro_steps_ % gas_ != 0) {
-    throw base::CheckpointError(fmt::format(
-        "save_checkpoint between accumulation boundaries (micro step {} of {}): the partial gradient sum isn't part of a "
-        "checkpoint; call it after the step that ends the accumulation",
-        micro_steps_ % gas_, gas_));
+    throw base::CheckpointError(
+        fmt::format("save_checkpoint between accumulation boundaries (micro step {} of {}): the partial gradient sum "
+                    "isn't part of a "
+                    "checkpoint; call it after the step that ends the accumulation",
+                    micro_steps_ % gas_, gas_));
   }
   if (tag.empty()) tag = fmt::format("global_step{}", global_steps_);
   const int rank = group_->rank();
@@ -58,20 +61,23 @@ void Engine::save_checkpoint(const std::filesystem::path& folder, std::string ta
   for (const auto& flat : optimizer_->groups()) {
     const zero::FlatGroup& group = *flat;
     const zero::Range share = share_of(group, rank);
-    for_each_piece(group, share, [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
-      add("model/" + p.name, p.tensor, offset, zero::view(group.working, at, n));
-    });
+    for_each_piece(group, share,
+                   [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
+                     add("model/" + p.name, p.tensor, offset, zero::view(group.working, at, n));
+                   });
     const base::Buffer master = group.master();
-    for_each_piece(group, share, [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
-      const std::int64_t local = at - group.owned().begin;
-      if (group.has_own_master()) {
-        add("optimizer/fp32/" + p.name, p.tensor, offset, {static_cast<const float*>(master.data) + local, n, base::Dtype::f32});
-      }
-      for (std::size_t s = 0; s < group.states.size(); ++s) {
-        add("optimizer/" + optimizer_->rule().states()[s].name + "/" + p.name, p.tensor, offset,
-            zero::view(group.states[s], local, n));
-      }
-    });
+    for_each_piece(group, share,
+                   [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
+                     const std::int64_t local = at - group.owned().begin;
+                     if (group.has_own_master()) {
+                       add("optimizer/fp32/" + p.name, p.tensor, offset,
+                           {static_cast<const float*>(master.data) + local, n, base::Dtype::f32});
+                     }
+                     for (std::size_t s = 0; s < group.states.size(); ++s) {
+                       add("optimizer/" + optimizer_->rule().states()[s].name + "/" + p.name, p.tensor, offset,
+                           zero::view(group.states[s], local, n));
+                     }
+                   });
   }
   if (rank == 0) {
     for (const auto& flat : optimizer_->groups()) {
@@ -106,16 +112,16 @@ void Engine::save_checkpoint(const std::filesystem::path& folder, std::string ta
   };
   for (const auto& flat : optimizer_->groups()) {
     const optim::Hyper& h = flat->hyper;
-    state["optimizer"]["param_groups"].push_back({{"lr", h.lr}, {"betas", {h.beta1, h.beta2}}, {"eps", h.eps},
-                                                  {"weight_decay", h.weight_decay}});
+    state["optimizer"]["param_groups"].push_back(
+        {{"lr", h.lr}, {"betas", {h.beta1, h.beta2}}, {"eps", h.eps}, {"weight_decay", h.weight_decay}});
   }
   checkpoint::save(*group_, {folder, tag, save_latest, keep_last}, slices, state);
 }
 
 nlohmann::json Engine::load_checkpoint(const std::filesystem::path& folder, const std::string& tag,
                                        const LoadOptions& options) {
-  return load_checkpoint(
-      checkpoint::Reader::open(*group_, folder, tag.empty() ? checkpoint::latest_tag(folder) : tag), options);
+  return load_checkpoint(checkpoint::Reader::open(*group_, folder, tag.empty() ? checkpoint::latest_tag(folder) : tag),
+                         options);
 }
 
 nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const LoadOptions& options) {
@@ -125,10 +131,12 @@ nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const L
   // All is checked before anything is changed.
   const auto require = [&](const std::string& tensor, const at::Tensor& like) {
     const checkpoint::TensorInfo* info = reader.find(tensor);
-    if (info == nullptr) throw base::CheckpointError(fmt::format("checkpoint {}: holds no tensor '{}', which the model has", where, tensor));
+    if (info == nullptr)
+      throw base::CheckpointError(
+          fmt::format("checkpoint {}: holds no tensor '{}', which the model has", where, tensor));
     if (info->shape != shape_of(like)) {
-      throw base::CheckpointError(fmt::format("checkpoint {}: tensor '{}' has shape [{}], the model wants [{}]", where, tensor,
-                                              fmt::join(info->shape, ", "), fmt::join(like.sizes(), ", ")));
+      throw base::CheckpointError(fmt::format("checkpoint {}: tensor '{}' has shape [{}], the model wants [{}]", where,
+                                              tensor, fmt::join(info->shape, ", "), fmt::join(like.sizes(), ", ")));
     }
     return info;
   };
@@ -138,19 +146,22 @@ nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const L
     for (const zero::NamedParameter& p : flat->parameters()) {
       known.insert(require("model/" + p.name, p.tensor)->name);
       if (!optimizer) continue;
-      for (const optim::StateSpec& spec : optimizer_->rule().states()) require("optimizer/" + spec.name + "/" + p.name, p.tensor);
+      for (const optim::StateSpec& spec : optimizer_->rule().states())
+        require("optimizer/" + spec.name + "/" + p.name, p.tensor);
     }
   }
   for (const zero::NamedParameter& p : frozen_) known.insert(require("model/" + p.name, p.tensor)->name);
   for (const auto& item : model_->named_buffers()) known.insert(require("model/" + item.key(), item.value())->name);
   for (const checkpoint::TensorInfo& info : reader.tensors()) {
     if (info.name.starts_with("model/") && known.count(info.name) == 0) {
-      throw base::CheckpointError(fmt::format("checkpoint {}: holds tensor '{}', which the model lacks", where, info.name));
+      throw base::CheckpointError(
+          fmt::format("checkpoint {}: holds tensor '{}', which the model lacks", where, info.name));
     }
   }
   if (optimizer && state.at("optimizer").at("type") != optimizer_->rule().name()) {
     throw base::CheckpointError(fmt::format("checkpoint {}: written with optimizer {}, the config says {}", where,
-                                            state.at("optimizer").at("type").get<std::string>(), optimizer_->rule().name()));
+                                            state.at("optimizer").at("type").get<std::string>(),
+                                            optimizer_->rule().name()));
   }
 
   // Weights of any type are read as they are stored and converted once.
@@ -168,18 +179,20 @@ nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const L
                      read("model/" + p.name, offset, zero::view(group.working, at, n));
                    });
     const base::Buffer master = group.master();
-    for_each_piece(group, group.owned(), [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
-      const std::int64_t local = at - group.owned().begin;
-      if (group.has_own_master()) {
-        const std::string fp32 = "optimizer/fp32/" + p.name;
-        read(optimizer && reader.find(fp32) != nullptr ? fp32 : "model/" + p.name, offset,
-             {static_cast<float*>(master.data) + local, n, base::Dtype::f32});
-      }
-      if (!optimizer) return;
-      for (std::size_t s = 0; s < group.states.size(); ++s) {
-        read("optimizer/" + optimizer_->rule().states()[s].name + "/" + p.name, offset, zero::view(group.states[s], local, n));
-      }
-    });
+    for_each_piece(group, group.owned(),
+                   [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
+                     const std::int64_t local = at - group.owned().begin;
+                     if (group.has_own_master()) {
+                       const std::string fp32 = "optimizer/fp32/" + p.name;
+                       read(optimizer && reader.find(fp32) != nullptr ? fp32 : "model/" + p.name, offset,
+                            {static_cast<float*>(master.data) + local, n, base::Dtype::f32});
+                     }
+                     if (!optimizer) return;
+                     for (std::size_t s = 0; s < group.states.size(); ++s) {
+                       read("optimizer/" + optimizer_->rule().states()[s].name + "/" + p.name, offset,
+                            zero::view(group.states[s], local, n));
+                     }
+                   });
   }
   for (const zero::NamedParameter& p : frozen_) read("model/" + p.name, 0, zero::view(p.tensor));
   for (const auto& item : model_->named_buffers()) read("model/" + item.key(), 0, zero::view(item.value()));

@@ -12,7 +12,8 @@ Precision precision_of(const config::Config& config, bool accelerator) {
   if (config.get<bool>("fp16.enabled")) {
     if (!accelerator) {
       throw base::ConfigError(
-          "fp16.enabled: Type fp16 is not supported on your device: Cannot use fp16 without accelerator. Use bf16, which "
+          "fp16.enabled: Type fp16 is not supported on your device: Cannot use fp16 without accelerator. Use bf16, "
+          "which "
           "the CPU has, or set DS_ACCELERATOR=cpu to compute fp16 on the CPU all the same");
     }
     precision.working = base::Dtype::f16;

@@ -11,7 +11,7 @@ struct Precision {
   base::Dtype working = base::Dtype::f32;       ///< weights and activations
   base::Dtype accumulation = base::Dtype::f32;  ///< the sum of micro-batch gradients: data_types.grad_accum_dtype
   bool scaled = false;                          ///< fp16: the loss is scaled
-  bool skip_non_finite = false;                 ///< a step whose gradients hold NaN or Inf is skipped, else it ends the run
+  bool skip_non_finite = false;  ///< a step whose gradients hold NaN or Inf is skipped, else it ends the run
 };
 
 /// Reads fp16, bf16 and data_types. fp16 needs an accelerator: without one (DS_ACCELERATOR=cpu lets the CPU stand for

@@ -46,14 +46,20 @@ StopSignals::~StopSignals() {
   for (std::size_t i = 0; i < handled.size(); ++i) sigaction(handled[i], &previous[i], nullptr);
 }
 
-bool StopSignals::requested() const { return received.load() != 0; }
+bool StopSignals::requested() const {
+  return received.load() != 0;
+}
 
 std::string StopSignals::name() const {
   switch (received.load()) {
-    case SIGUSR1: return "SIGUSR1";
-    case SIGTERM: return "SIGTERM";
-    case SIGINT: return "SIGINT";
-    default: return "";
+    case SIGUSR1:
+      return "SIGUSR1";
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGINT:
+      return "SIGINT";
+    default:
+      return "";
   }
 }
 

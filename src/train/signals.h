@@ -6,8 +6,8 @@
 namespace deepspeed::train {
 
 /// Stop requests. SIGUSR1 is the documented preemption signal, and SIGTERM and SIGINT mean the same: finish the step,
-/// save a checkpoint, exit with code 75. A second one ends the process at once. At the first, rank 0 names the last good
-/// checkpoint at once, since after a SIGTERM to mpirun only about a second is left.
+/// save a checkpoint, exit with code 75. A second one ends the process at once. At the first, rank 0 names the last
+/// good checkpoint at once, since after a SIGTERM to mpirun only about a second is left.
 class StopSignals {
  public:
   StopSignals();

@@ -30,7 +30,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 /// splitmix64 (Steele, Lea, Flood 2014): spreads a few numbers over all bits.
 std::uint64_t mix(std::uint64_t x) {
@@ -62,7 +64,8 @@ std::vector<std::string> paths_of(const nlohmann::json& value) {
   return value.get<std::vector<std::string>>();
 }
 
-/// The labels of rows whose last target lies beyond them: the inputs' first token, then the targets (CausalLM::forward).
+/// The labels of rows whose last target lies beyond them: the inputs' first token, then the targets
+/// (CausalLM::forward).
 at::Tensor labels_of(const at::Tensor& inputs, const at::Tensor& targets) {
   return at::cat({inputs.narrow(1, 0, 1), targets}, 1);
 }
@@ -73,12 +76,22 @@ std::span<std::int64_t> span_of(at::Tensor& tensor) {
 
 }  // namespace
 
-double Evaluation::perplexity() const { return std::exp(loss); }
+double Evaluation::perplexity() const {
+  return std::exp(loss);
+}
 
 Trainer::Trainer(std::shared_ptr<comm::Group> group, config::Config config)
     : group_(std::move(group)), config_(std::move(config)) {
   seed_ = static_cast<std::uint64_t>(config_.get<std::int64_t>("training.seed"));
-  model_ = models::make_model(config_.get<nlohmann::json>("model"), seed_);
+  nlohmann::json section = config_.get<nlohmann::json>("model");
+  if (section.is_null()) {
+    throw base::ConfigError("model: no model; give a Hugging Face folder with --model DIR, or model.type and its keys");
+  }
+  // A key that isn't given is null in a resolved configuration.
+  for (const char* key : {"path", "type"}) {
+    if (section.contains(key) && section.at(key).is_null()) section.erase(key);
+  }
+  model_ = models::make_model(section, seed_);
   open_data();
   engine_ = initialize(model_, config_, group_);
 }
@@ -176,8 +189,8 @@ void Trainer::save() {
                            static_cast<int>(config_.find<std::int64_t>("training.keep_last").value_or(0)));
   saved_step_ = engine_->global_steps();
   if (group_->rank() == 0) {
-    signals_.set_notice(fmt::format("ds_train: stopping; the last good checkpoint is {}\n",
-                                    (folder_.checkpoints() / tag).string()));
+    signals_.set_notice(
+        fmt::format("ds_train: stopping; the last good checkpoint is {}\n", (folder_.checkpoints() / tag).string()));
   }
   log::info("saved {} in {:.2f} s", (folder_.checkpoints() / tag).string(), seconds_since(start));
 }
@@ -224,9 +237,9 @@ double Trainer::train_step() {
   for (std::int64_t micro = 0; micro < engine_->gradient_accumulation_steps(); ++micro) {
     batches_->read(position, micro, group_->rank(), span_of(inputs), span_of(targets));
     // Dropout's randomness follows from the place in the run, so that a resumed run draws what the whole one drew.
-    at::manual_seed(mix(mix(mix(seed_ + static_cast<std::uint64_t>(engine_->global_steps())) +
-                            static_cast<std::uint64_t>(micro)) +
-                        static_cast<std::uint64_t>(group_->rank())));
+    at::manual_seed(
+        mix(mix(mix(seed_ + static_cast<std::uint64_t>(engine_->global_steps())) + static_cast<std::uint64_t>(micro)) +
+            static_cast<std::uint64_t>(group_->rank())));
     const at::Tensor loss = engine_->forward([&] { return model_->forward(inputs, labels_of(inputs, targets)).loss; });
     engine_->backward(loss);
     engine_->step();
@@ -236,12 +249,15 @@ double Trainer::train_step() {
 }
 
 void Trainer::log_start() {
-  log::info("model: {} parameters, context {}; {} in fp32 masters of {} weights", profile::format_count(static_cast<double>(engine_->parameter_count())), model_->context_length(),
+  log::info("model: {} parameters, context {}; {} in fp32 masters of {} weights",
+            profile::format_count(static_cast<double>(engine_->parameter_count())), model_->context_length(),
             config_.find<std::string>("optimizer.type").value_or(""), base::name_of(engine_->precision().working));
-  log::info("data: {} training samples of {} tokens, {} validation samples; {} ranks x micro batch {} x accumulation {} = {} samples a step",
-            batches_->samples(), sequence_length_,
-            validation_tokens_ ? data::sample_count(validation_tokens_->size(), sequence_length_) : 0, group_->size(),
-            engine_->train_micro_batch_size_per_gpu(), engine_->gradient_accumulation_steps(), engine_->train_batch_size());
+  log::info(
+      "data: {} training samples of {} tokens, {} validation samples; {} ranks x micro batch {} x accumulation {} = {} "
+      "samples a step",
+      batches_->samples(), sequence_length_,
+      validation_tokens_ ? data::sample_count(validation_tokens_->size(), sequence_length_) : 0, group_->size(),
+      engine_->train_micro_batch_size_per_gpu(), engine_->gradient_accumulation_steps(), engine_->train_batch_size());
   if (group_->rank() == 0 && text_->vocab_size() <= 256) {
     bigram_entropy_ = data::bigram_entropy(*text_);
     log::info("data: bigram entropy {:.3f} nats a token (what counting pairs of neighbours reaches)", bigram_entropy_);
@@ -286,9 +302,10 @@ int Trainer::run() {
     profile::ProgressOptions options;
     options.interval = config_.find<std::int64_t>("steps_per_print").value_or(10);
     progress.emplace(options);
-    signals_.set_notice(start_step > 0 ? fmt::format("ds_train: stopping; the last good checkpoint is that of step {} in {}\n",
-                                                     start_step, folder_.checkpoints().string())
-                                       : "ds_train: stopping; there is no checkpoint yet\n");
+    signals_.set_notice(start_step > 0
+                            ? fmt::format("ds_train: stopping; the last good checkpoint is that of step {} in {}\n",
+                                          start_step, folder_.checkpoints().string())
+                            : "ds_train: stopping; there is no checkpoint yet\n");
   }
   const std::int64_t save_every = config_.get<std::int64_t>("training.save_every");
   const std::int64_t evaluate_every = config_.get<std::int64_t>("training.evaluate_every");

@@ -30,7 +30,8 @@ class Trainer {
   Trainer(std::shared_ptr<comm::Group> group, config::Config config);
   ~Trainer();
 
-  /// Collective: trains up to the configured end. Returns the exit code: 0, or 75 after a stop request and a checkpoint.
+  /// Collective: trains up to the configured end. Returns the exit code: 0, or 75 after a stop request and a
+  /// checkpoint.
   int run();
   /// Collective: loss of the model on the validation set; nullopt if a stop was requested meanwhile.
   std::optional<Evaluation> evaluate();

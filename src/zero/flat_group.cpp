@@ -58,6 +58,8 @@ base::Buffer FlatGroup::master() const {
   return view(working, owned_.begin, owned_.numel());
 }
 
-void FlatGroup::clear_gradients() { std::fill(touched.begin(), touched.end(), 0); }
+void FlatGroup::clear_gradients() {
+  std::fill(touched.begin(), touched.end(), 0);
+}
 
 }  // namespace deepspeed::zero

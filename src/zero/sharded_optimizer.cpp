@@ -76,7 +76,8 @@ void ShardedOptimizer::reduce_group(FlatGroup& group) {
     const std::vector<std::int64_t> counts =
         sharded() ? group.partition().counts(begin, end) : even_counts(end - begin, ranks);
     const std::int64_t own = counts[static_cast<std::size_t>(data_->rank())];
-    const std::int64_t own_begin = begin + std::accumulate(counts.begin(), counts.begin() + data_->rank(), std::int64_t{0});
+    const std::int64_t own_begin =
+        begin + std::accumulate(counts.begin(), counts.begin() + data_->rank(), std::int64_t{0});
     const base::Buffer out = view(group.reduced, own == 0 ? 0 : own_begin - group.owned().begin, own);
     pending.push_back(
         data_->ordered_reduce_scatter(view(group.accumulation, begin, end - begin), counts, out, scale, false));

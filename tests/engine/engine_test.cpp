@@ -20,9 +20,7 @@ namespace {
 /// One weight vector; the loss is its dot product with whatever is given, so that is its gradient.
 struct Weights : torch::nn::Module {
   at::Tensor w;
-  explicit Weights(std::int64_t n, double value = 0) {
-    w = register_parameter("w", at::full({n}, value, at::kFloat));
-  }
+  explicit Weights(std::int64_t n, double value = 0) { w = register_parameter("w", at::full({n}, value, at::kFloat)); }
   at::Tensor loss(const at::Tensor& gradient) { return (w * gradient.to(w.scalar_type())).sum(); }
 };
 
@@ -49,8 +47,10 @@ TEST(EngineRanks, ClippingAndTheNorm) {
   for (const double clip : {1.0, 0.0}) {
     for (const int stage : {0, 1}) {
       auto model = std::make_shared<Weights>(2);
-      auto engine = engine_for(model, {{"train_micro_batch_size_per_gpu", 1}, {"optimizer", adam(0.1, 1.0)},
-                                       {"gradient_clipping", clip}, {"zero_optimization", {{"stage", stage}}}});
+      auto engine = engine_for(model, {{"train_micro_batch_size_per_gpu", 1},
+                                       {"optimizer", adam(0.1, 1.0)},
+                                       {"gradient_clipping", clip},
+                                       {"zero_optimization", {{"stage", stage}}}});
       engine->backward(model->loss(at::tensor({3.0F, 4.0F})));
       engine->step();
       EXPECT_NEAR(*engine->get_global_grad_norm(), 5.0, 1e-6);
@@ -66,11 +66,14 @@ TEST(EngineRanks, ScheduleMovesOnceAStep) {
   for (const int gas : {1, 4}) {
     auto model = std::make_shared<Weights>(3);
     auto engine = engine_for(
-        model, {{"train_micro_batch_size_per_gpu", 1},
-                {"gradient_accumulation_steps", gas},
-                {"optimizer", adam(1e-3, 1e-8)},
-                {"scheduler", {{"type", "WarmupLR"},
-                               {"params", {{"warmup_min_lr", 0}, {"warmup_max_lr", 0.1}, {"warmup_num_steps", 10}, {"warmup_type", "linear"}}}}}});
+        model,
+        {{"train_micro_batch_size_per_gpu", 1},
+         {"gradient_accumulation_steps", gas},
+         {"optimizer", adam(1e-3, 1e-8)},
+         {"scheduler",
+          {{"type", "WarmupLR"},
+           {"params",
+            {{"warmup_min_lr", 0}, {"warmup_max_lr", 0.1}, {"warmup_num_steps", 10}, {"warmup_type", "linear"}}}}}});
     std::vector<double> used;
     for (int micro = 0; micro < 3 * gas; ++micro) {
       const bool boundary = engine->is_gradient_accumulation_boundary();
@@ -193,8 +196,10 @@ struct Paths : torch::nn::Module {
 TEST(EngineRanks, UnusedParametersCountAsZero) {
   const auto run = [&](int stage) {
     auto model = std::make_shared<Paths>();
-    auto engine = engine_for(model, {{"train_micro_batch_size_per_gpu", 1}, {"optimizer", adam(0.1, 1.0)},
-                                     {"gradient_clipping", 0}, {"zero_optimization", {{"stage", stage}}}});
+    auto engine = engine_for(model, {{"train_micro_batch_size_per_gpu", 1},
+                                     {"optimizer", adam(0.1, 1.0)},
+                                     {"gradient_clipping", 0},
+                                     {"zero_optimization", {{"stage", stage}}}});
     std::vector<double> norms;
     for (int s = 0; s < 6; ++s) {
       at::Tensor loss = model->a.sum();
@@ -223,7 +228,8 @@ struct Mixed : torch::nn::Module {
 
 TEST(EngineRanks, FrozenStaysAndTiedIsOne) {
   auto model = std::make_shared<Mixed>();
-  auto engine = engine_for(model, {{"train_micro_batch_size_per_gpu", 1}, {"optimizer", adam(0.1, 1.0)}, {"gradient_clipping", 0}});
+  auto engine = engine_for(
+      model, {{"train_micro_batch_size_per_gpu", 1}, {"optimizer", adam(0.1, 1.0)}, {"gradient_clipping", 0}});
   EXPECT_EQ(engine->parameter_count(), 8);
   engine->backward((model->trained * model->frozen).sum() + 2 * model->again.sum());
   engine->step();
@@ -244,7 +250,8 @@ TEST(EngineRanks, TinyAndOddSizes) {
     std::vector<std::vector<double>> results;
     for (const int stage : {0, 1}) {
       auto model = std::make_shared<Weights>(n, 1.0);
-      auto engine = engine_for(model, {{"train_micro_batch_size_per_gpu", 1}, {"optimizer", adam(0.1, 0)},
+      auto engine = engine_for(model, {{"train_micro_batch_size_per_gpu", 1},
+                                       {"optimizer", adam(0.1, 0)},
                                        {"zero_optimization", {{"stage", stage}}}});
       for (int s = 0; s < 3; ++s) {
         engine->backward(model->loss(at::ones({n})));
@@ -260,7 +267,9 @@ TEST(EngineRanks, TinyAndOddSizes) {
 
 TEST(EngineRanks, TheBoundaryCanBeForced) {
   auto model = std::make_shared<Weights>(2);
-  auto engine = engine_for(model, {{"train_micro_batch_size_per_gpu", 1}, {"gradient_accumulation_steps", 4}, {"optimizer", adam(0.1, 1.0)}});
+  auto engine = engine_for(
+      model,
+      {{"train_micro_batch_size_per_gpu", 1}, {"gradient_accumulation_steps", 4}, {"optimizer", adam(0.1, 1.0)}});
   engine->set_gradient_accumulation_boundary(true);
   engine->backward(model->loss(at::ones({2})));
   engine->step();

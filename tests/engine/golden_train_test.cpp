@@ -90,17 +90,28 @@ void run_file(const std::string& model, const std::string& kind) {
   EXPECT_GT(cases, 0);
 }
 
-TEST(GoldenTrainingRanks, Gpt2Fp32) { run_file("gpt2-tiny", "fp32"); }
-TEST(GoldenTrainingRanks, Gpt2Bf16) { run_file("gpt2-tiny", "bf16"); }
-TEST(GoldenTrainingRanks, Gpt2Fp16) { run_file("gpt2-tiny", "fp16"); }
-TEST(GoldenTrainingRanks, LlamaFp32) { run_file("llama-tiny", "fp32"); }
-TEST(GoldenTrainingRanks, LlamaBf16) { run_file("llama-tiny", "bf16"); }
+TEST(GoldenTrainingRanks, Gpt2Fp32) {
+  run_file("gpt2-tiny", "fp32");
+}
+TEST(GoldenTrainingRanks, Gpt2Bf16) {
+  run_file("gpt2-tiny", "bf16");
+}
+TEST(GoldenTrainingRanks, Gpt2Fp16) {
+  run_file("gpt2-tiny", "fp16");
+}
+TEST(GoldenTrainingRanks, LlamaFp32) {
+  run_file("llama-tiny", "fp32");
+}
+TEST(GoldenTrainingRanks, LlamaBf16) {
+  run_file("llama-tiny", "bf16");
+}
 
 // Every element of the weights after 20 steps.
 void compare_final(const std::string& model, const std::string& name, int recorded_ranks, double tolerance) {
   const std::shared_ptr<comm::Group> group = world();
   std::ifstream file(data_folder() / "train" / (model + "_w" + std::to_string(group->size()) + ".json"));
-  nlohmann::json config = nlohmann::json::parse(file).at("cases").at(name.starts_with("bf16") ? name : "fp32_z0_gas1_clip1.0").at("config");
+  nlohmann::json config =
+      nlohmann::json::parse(file).at("cases").at(name.starts_with("bf16") ? name : "fp32_z0_gas1_clip1.0").at("config");
   config["zero_optimization"]["stage"] = 0;
   Case run(model, config, group);
   for (int s = 0; s < 20; ++s) run.step();
@@ -114,9 +125,15 @@ void compare_final(const std::string& model, const std::string& name, int record
   }
 }
 
-TEST(GoldenTrainingRanks, Gpt2FinalWeights) { compare_final("gpt2-tiny", "fp32_z0_gas1_clip1.0", 1, 5e-5); }
-TEST(GoldenTrainingRanks, Gpt2FinalWeightsBf16) { compare_final("gpt2-tiny", "bf16_z1_gas1_clip1.0", 2, 3e-2); }
-TEST(GoldenTrainingRanks, LlamaFinalWeights) { compare_final("llama-tiny", "fp32_z3_gas1_clip1.0", 2, 5e-5); }
+TEST(GoldenTrainingRanks, Gpt2FinalWeights) {
+  compare_final("gpt2-tiny", "fp32_z0_gas1_clip1.0", 1, 5e-5);
+}
+TEST(GoldenTrainingRanks, Gpt2FinalWeightsBf16) {
+  compare_final("gpt2-tiny", "bf16_z1_gas1_clip1.0", 2, 3e-2);
+}
+TEST(GoldenTrainingRanks, LlamaFinalWeights) {
+  compare_final("llama-tiny", "fp32_z3_gas1_clip1.0", 2, 5e-5);
+}
 
 }  // namespace
 }  // namespace deepspeed::engine::testing

@@ -14,7 +14,9 @@ nlohmann::json config_for(int ranks, int stage = 0) {
           {"train_micro_batch_size_per_gpu", 8 / ranks},
           {"gradient_clipping", 1.0},
           {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 1e-3}, {"weight_decay", 0.01}}}}},
-          {"scheduler", {{"type", "WarmupLR"}, {"params", {{"warmup_max_lr", 2e-3}, {"warmup_num_steps", 5}, {"warmup_type", "linear"}}}}},
+          {"scheduler",
+           {{"type", "WarmupLR"},
+            {"params", {{"warmup_max_lr", 2e-3}, {"warmup_num_steps", 5}, {"warmup_type", "linear"}}}}},
           {"zero_optimization", {{"stage", stage}, {"reduce_bucket_size", 50000}}}};
 }
 

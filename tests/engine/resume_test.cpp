@@ -31,15 +31,20 @@ nlohmann::json config_for(const std::string& dtype, const std::string& schedule,
       {"zero_optimization", {{"stage", stage}}},
   };
   if (schedule == "WarmupDecayLR") {
-    config["scheduler"] = {{"type", schedule}, {"params", {{"total_num_steps", 20}, {"warmup_num_steps", 4}, {"warmup_max_lr", 2e-3}, {"warmup_type", "linear"}}}};
+    config["scheduler"] = {
+        {"type", schedule},
+        {"params",
+         {{"total_num_steps", 20}, {"warmup_num_steps", 4}, {"warmup_max_lr", 2e-3}, {"warmup_type", "linear"}}}};
   } else if (schedule == "WarmupLR") {
     config["scheduler"] = {{"type", schedule}, {"params", {{"warmup_num_steps", 12}, {"warmup_max_lr", 2e-3}}}};
   } else if (schedule == "WarmupCosineLR") {
     config["scheduler"] = {{"type", schedule}, {"params", {{"total_num_steps", 20}, {"warmup_num_steps", 4}}}};
   } else if (schedule == "OneCycle") {
-    config["scheduler"] = {{"type", schedule}, {"params", {{"cycle_min_lr", 1e-4}, {"cycle_max_lr", 2e-3}, {"cycle_first_step_size", 6}}}};
+    config["scheduler"] = {{"type", schedule},
+                           {"params", {{"cycle_min_lr", 1e-4}, {"cycle_max_lr", 2e-3}, {"cycle_first_step_size", 6}}}};
   } else if (schedule == "LRRangeTest") {
-    config["scheduler"] = {{"type", schedule}, {"params", {{"lr_range_test_min_lr", 1e-4}, {"lr_range_test_step_size", 3}}}};
+    config["scheduler"] = {{"type", schedule},
+                           {"params", {{"lr_range_test_min_lr", 1e-4}, {"lr_range_test_step_size", 3}}}};
   }
   if (dtype == "bf16") config["bf16"] = {{"enabled", true}};
   if (dtype == "fp16") {
@@ -80,12 +85,24 @@ void check(const std::string& dtype, const std::string& schedule, int stage) {
   EXPECT_TRUE(fingerprint(*resumed.engine) == want);
 }
 
-TEST(ResumeRanks, Fp32) { check("fp32", "WarmupDecayLR", 0); }
-TEST(ResumeRanks, Bf16) { check("bf16", "WarmupLR", 0); }
-TEST(ResumeRanks, Fp16) { check("fp16", "WarmupCosineLR", 0); }
-TEST(ResumeRanks, OneCycle) { check("fp32", "OneCycle", 0); }
-TEST(ResumeRanks, RangeTest) { check("bf16", "LRRangeTest", 0); }
-TEST(ResumeRanks, ShardedOptimizer) { check("bf16", "WarmupDecayLR", 1); }
+TEST(ResumeRanks, Fp32) {
+  check("fp32", "WarmupDecayLR", 0);
+}
+TEST(ResumeRanks, Bf16) {
+  check("bf16", "WarmupLR", 0);
+}
+TEST(ResumeRanks, Fp16) {
+  check("fp16", "WarmupCosineLR", 0);
+}
+TEST(ResumeRanks, OneCycle) {
+  check("fp32", "OneCycle", 0);
+}
+TEST(ResumeRanks, RangeTest) {
+  check("bf16", "LRRangeTest", 0);
+}
+TEST(ResumeRanks, ShardedOptimizer) {
+  check("bf16", "WarmupDecayLR", 1);
+}
 
 // Case C18: before any step, and loading then saving at once, tensor for tensor.
 TEST(ResumeRanks, SaveLoadSaveKeepsEverything) {

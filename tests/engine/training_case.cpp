@@ -51,7 +51,9 @@ std::vector<double> Case::step() {
   return losses;
 }
 
-double mean(comm::Group& group, double value) { return group.all_reduce_value(value) / group.size(); }
+double mean(comm::Group& group, double value) {
+  return group.all_reduce_value(value) / group.size();
+}
 
 std::vector<float> weights_of(const Engine& engine) {
   std::vector<float> all;

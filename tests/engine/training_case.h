@@ -20,7 +20,9 @@ namespace deepspeed::engine::testing {
 /// All ranks of the test, through the real back end.
 std::shared_ptr<comm::Group> world();
 
-inline std::filesystem::path data_folder() { return DS_TEST_DATA; }
+inline std::filesystem::path data_folder() {
+  return DS_TEST_DATA;
+}
 
 /// The recorded micro batch `index`: this rank's rows of [8, 64] tokens.
 at::Tensor recorded_tokens(std::int64_t index, int rank, int ranks);
