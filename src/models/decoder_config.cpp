@@ -31,8 +31,9 @@ DecoderConfig read(Fields& in, std::string_view type_key, const nlohmann::json& 
 DecoderConfig read_section(const nlohmann::json& section, const std::string& path) {
   Fields in(section, Fields::Origin::section, path + ".");
   DecoderConfig config = read(in, "type", section);
+  in.accept({"path"});  // null in a section whose defaults are filled in
   in.refuse_unknown();
-  config.source.erase("type");
+  for (const char* key : {"type", "path"}) config.source.erase(key);
   return config;
 }
 

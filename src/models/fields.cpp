@@ -5,28 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "base/error.h"
+#include "config/keys.h"
 
 namespace deepspeed::models {
 namespace {
-
-/// Levenshtein's distance: inserts, removals and replacements of one letter.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row.back();
-}
 
 std::string short_dump(const nlohmann::json& value) {
   std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -113,11 +97,8 @@ Fields Fields::inner(std::string_view key) {
 void Fields::refuse_unknown() const {
   for (const auto& [key, value] : object_->items()) {
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-    const auto nearest = std::min_element(known_.begin(), known_.end(), [&k = key](const auto& a, const auto& b) {
-      return edit_distance(k, a) < edit_distance(k, b);
-    });
-    const bool near = nearest != known_.end() && edit_distance(key, *nearest) <= 1 + key.size() / 3;
-    fail(key, near ? "is not known; did you mean '" + *nearest + "'?" : "is not known");
+    const std::vector<std::string> near = config::nearest(key, known_);
+    fail(key, near.empty() ? "is not known" : "is not known; did you mean " + near.front() + "?");
   }
 }
 

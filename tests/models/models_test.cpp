@@ -473,7 +473,7 @@ TEST(Section, IsRefusedByName) {
       {{{"type", "bloom"}}, "model.type: 'bloom' is not a supported model type; supported: gpt2, llama"},
       {{{"type", "gpt2"}, {"path", "x"}}, "model.type: is given beside model.path"},
       {{{"path", "x"}, {"n_layer", 2}}, "model.n_layer: is not known"},
-      {with(gpt2, {{"n_layers", 2}}), "model.n_layers: is not known; did you mean 'n_layer'?"},
+      {with(gpt2, {{"n_layers", 2}}), "model.n_layers: is not known; did you mean n_layer?"},
       {with(gpt2, {{"hidden_size", 2}}), "model.hidden_size: is not known"},
       {without(gpt2, "n_head"), "model.n_head: is needed"},
       {without(llama, "intermediate_size"), "model.intermediate_size: is needed"},
@@ -506,6 +506,9 @@ TEST(Section, IsRefusedByName) {
     EXPECT_THAT(message_of<base::ConfigError>([&s = section] { make_model(s, 1); }), HasSubstr(expected)) << section;
   }
   EXPECT_NO_THROW(make_model(with(gpt2, {{"n_embd", 1.6e1}}), 1));
+  const auto resolved = make_model(with(gpt2, {{"path", nullptr}}), 1);  // as a configuration with its defaults has it
+  EXPECT_FALSE(resolved->hf_config().contains("path"));
+  EXPECT_NO_THROW(make_model({{"path", (data / "llama-tiny").string()}, {"type", nullptr}}, 1));
 }
 
 TEST(Folder, DamagedConfigsAreRefusedByName) {
