@@ -110,3 +110,27 @@ function(ds_test room)
                   COMMAND $<TARGET_FILE:${target}> --gtest_filter=*Ranks.*)
   endif()
 endfunction()
+
+# ds_fuzzer(NAME SOURCES file... [USES room...] [CORPUS folder])
+#
+# With DS_FUZZERS: a libFuzzer program fuzz/NAME over the rooms in USES, and a test NAME.fuzz that runs it for a few seconds from CORPUS.
+function(ds_fuzzer name)
+  if(NOT DS_FUZZERS)
+    return()
+  endif()
+  cmake_parse_arguments(FUZZ "" "CORPUS" "SOURCES;USES" ${ARGN})
+  add_executable(${name} ${FUZZ_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/fuzz")
+  foreach(used IN LISTS FUZZ_USES)
+    target_link_libraries(${name} PRIVATE deepspeed_${used})
+    # The room tells the fuzzer which of its branches an input reached.
+    target_compile_options(deepspeed_${used} PRIVATE -fsanitize=fuzzer-no-link)
+  endforeach()
+  target_link_libraries(${name} PRIVATE ds_options)
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/fuzz/${name}.corpus")
+  add_test(NAME ${name}.fuzz COMMAND ${name} -max_total_time=5 -rss_limit_mb=2048 "${CMAKE_BINARY_DIR}/fuzz/${name}.corpus"
+           ${FUZZ_CORPUS} WORKING_DIRECTORY "${CMAKE_BINARY_DIR}/fuzz")
+  set_tests_properties(${name}.fuzz PROPERTIES TIMEOUT 60 LABELS fuzz)
+endfunction()

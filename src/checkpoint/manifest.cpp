@@ -333,20 +333,12 @@ std::string to_text(const Manifest& manifest) {
                      rest);
 }
 
-Manifest read_manifest(const fs::path& checkpoint) {
-  const fs::path path = checkpoint / manifest_name;
-  const std::string where = path.string();
-  std::string text;
-  try {
-    text = io::read_whole_file(path, max_manifest_bytes);
-  } catch (const base::IoError& error) {
-    throw CheckpointError(error.what());
-  }
+Manifest parse_manifest(std::string_view text, const std::string& where) {
   if (text.size() < first_line_size || !text.starts_with(first_line_begin) ||
-      std::string_view(text).substr(first_line_begin.size() + 32, first_line_end.size()) != first_line_end)
+      text.substr(first_line_begin.size() + 32, first_line_end.size()) != first_line_end)
     refuse(where, "isn't a manifest, or is cut short");
-  const std::string_view said = std::string_view(text).substr(first_line_begin.size(), 32);
-  const std::string_view rest = std::string_view(text).substr(first_line_size);
+  const std::string_view said = text.substr(first_line_begin.size(), 32);
+  const std::string_view rest = text.substr(first_line_size);
   if (io::xxh3_128_hex(std::as_bytes(std::span(rest))) != said)
     refuse(where, "is damaged: its content doesn't match its checksum");
   json object;
@@ -372,10 +364,22 @@ Manifest read_manifest(const fs::path& checkpoint) {
                               static_cast<int>(std::min<std::int64_t>(need_size(file, "rank", where), 1 << 30)),
                               static_cast<std::uint64_t>(need_size(file, "bytes", where)),
                               need_text(file, "structure_xxh3_128", where)});
-  for (const File& file : manifest.files) check_size(checkpoint, file);
   manifest.tensors = tensors_from_json(need(object, "tensors", where), where);
   manifest.state = need(object, "state", where);
-  validate(manifest, where);
+  return manifest;
+}
+
+Manifest read_manifest(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / manifest_name;
+  std::string text;
+  try {
+    text = io::read_whole_file(path, max_manifest_bytes);
+  } catch (const base::IoError& error) {
+    throw CheckpointError(error.what());
+  }
+  Manifest manifest = parse_manifest(text, path.string());
+  for (const File& file : manifest.files) check_size(checkpoint, file);
+  validate(manifest, path.string());
   return manifest;
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
@@ -86,7 +87,10 @@ std::string structure_checksum(int descriptor, const std::filesystem::path& path
 
 /// A manifest's text: its first line is the checksum of the rest, and the whole is one JSON object.
 std::string to_text(const Manifest& manifest);
-/// Reads and validates a checkpoint's manifest. Throws CheckpointError that names the file and what is wrong.
+/// The way back: checks the checksum and the form, not yet what `validate` does. `where` begins the messages.
+Manifest parse_manifest(std::string_view text, const std::string& where);
+/// Reads a checkpoint's manifest, compares every file's size and validates. Throws CheckpointError that names the file
+/// and what is wrong.
 Manifest read_manifest(const std::filesystem::path& checkpoint);
 
 // The pieces that ranks exchange while saving.
