@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -19,10 +20,11 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr int yields = 200;
+constexpr microseconds longest_yield{50};
 constexpr microseconds shortest_sleep{20};
 constexpr milliseconds longest_sleep{1};
 /// A peer may leave right after its last part of a collective that others are still in.
-constexpr std::chrono::seconds departure_grace{2};
+constexpr std::chrono::seconds departure_grace{5};
 constexpr std::chrono::seconds stop_grace{2};
 
 }  // namespace
@@ -227,6 +229,9 @@ void CommunicationThread::wait_for_work(std::chrono::nanoseconds pause) {
 }
 
 void CommunicationThread::loop() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are the program's threads' business
   prctl(PR_SET_NAME, "ds-comm");
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the usual 50 us would make the short sleeps long
   int misses = 0;
@@ -266,7 +271,11 @@ void CommunicationThread::loop() {
       continue;
     }
     if (!running_.empty() && ++misses <= yields) {
+      const Clock::time_point before = Clock::now();
       sched_yield();
+      // Others want the core. A thread that yields then waits for a whole round of theirs, one that sleeps is let in
+      // soon after it wakes.
+      if (Clock::now() - before > longest_yield) misses = yields;
       continue;
     }
 

@@ -11,6 +11,7 @@
 
 #include "comm/arguments.h"
 #include "comm/group_error.h"
+#include "comm/mpi_handle.h"
 #include "comm/reduce.h"
 #include "comm/self_group.h"
 
@@ -426,6 +427,7 @@ class MpiGroup : public Group, public std::enable_shared_from_this<MpiGroup> {
   int rank() const override { return comm_.rank; }
   int size() const override { return comm_.size; }
   const std::string& name() const override { return comm_.name; }
+  MPI_Comm handle() const { return comm_.handle; }
 
   Work all_reduce(Buffer buffer, ReduceOp op) override {
     return submit("all_reduce", describe(buffer, name_of(op)), [=](const Call& call) {
@@ -580,6 +582,13 @@ bool MpiSession::close() {
     for (auto it = communicators_.rbegin(); it != communicators_.rend(); ++it) MPI_Comm_free(&it->handle);
   }
   return sound;
+}
+
+MPI_Comm mpi_handle(const Group& group) {
+  if (group.size() == 1) return MPI_COMM_SELF;
+  const auto* mpi = dynamic_cast<const MpiGroup*>(&group);
+  if (mpi == nullptr) throw base::CommError(fmt::format("group '{}' has no MPI communicator", group.name()));
+  return mpi->handle();
 }
 
 std::shared_ptr<Group> make_mpi_group(std::shared_ptr<MpiSession> session, const Communicator& communicator) {

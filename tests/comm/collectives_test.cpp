@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "comm/floats.h"
+#include "comm/mpi_handle.h"
 #include "comm/process.h"
 
 namespace deepspeed::comm {
@@ -272,9 +273,10 @@ class CollectivesRanks : public testing::Test {
 Process* CollectivesRanks::process = nullptr;
 std::shared_ptr<Group> CollectivesRanks::world;
 
-void check_all(Group& group) {
-  for (const Dtype type : all_types) {
-    for (const std::int64_t numel : {0, 1, 3, 1000, 20011}) {
+void check_all(Group& group, const std::vector<Dtype>& types = {all_types.begin(), all_types.end()},
+               const std::vector<std::int64_t>& sizes = {0, 1, 3, 20011}) {
+  for (const Dtype type : types) {
+    for (const std::int64_t numel : sizes) {
       for (int kind = 0; kind < kinds; ++kind) {
         for (int variant = 0; variant < 3; ++variant) {
           SCOPED_TRACE(testing::Message()
@@ -300,19 +302,14 @@ class BetweenHostsRanks : public CollectivesRanks {
   }
 };
 
-TEST_F(BetweenHostsRanks, EveryCollectiveTypeAndSize) {
-  check_all(*world);
+TEST_F(BetweenHostsRanks, EveryCollective) {
+  check_all(*world, {Dtype::f32, Dtype::bf16}, {3, 20011});
 }
 
 TEST_F(BetweenHostsRanks, LongBuffers) {
-  for (const Dtype type : {Dtype::f32, Dtype::bf16}) {
-    for (int kind = 0; kind < kinds; ++kind) {
-      for (int variant = 0; variant < 2; ++variant) {
-        SCOPED_TRACE(testing::Message() << "kind " << kind << ", " << name_of(type) << ", variant " << variant);
-        launch(*world, static_cast<Kind>(kind), type, 1500001, variant)();
-      }
-    }
-  }
+  launch(*world, Kind::all_reduce, Dtype::f32, 3000000)();
+  launch(*world, Kind::all_gather, Dtype::f32, 3000000, 0)();
+  launch(*world, Kind::all_gather, Dtype::bf16, 2500000, 1)();
 }
 
 TEST(SelfGroup, EveryCollective) {
@@ -340,15 +337,14 @@ TEST_F(CollectivesRanks, EveryCollectiveTypeAndSize) {
 }
 
 TEST_F(CollectivesRanks, LongBuffers) {
-  for (const Dtype type : {Dtype::f32, Dtype::bf16, Dtype::i64}) {
+  for (const Dtype type : {Dtype::f32, Dtype::bf16}) {
     for (int kind = 0; kind < kinds; ++kind) {
       SCOPED_TRACE(testing::Message() << "kind " << kind << ", " << name_of(type));
       launch(*world, static_cast<Kind>(kind), type, 1000001, 1)();
     }
   }
   // More than one piece of the pieces that long buffers are cut into.
-  launch(*world, Kind::all_reduce, Dtype::f32, 3000000)();
-  launch(*world, Kind::ordered, Dtype::f32, 5000000)();
+  launch(*world, Kind::ordered, Dtype::f32, 3000000)();
 }
 
 TEST_F(CollectivesRanks, RandomSequencesOnTwoGroups) {
@@ -356,7 +352,7 @@ TEST_F(CollectivesRanks, RandomSequencesOnTwoGroups) {
   EXPECT_EQ(part->rank(), (world->size() - 1 - world->rank()) / 2);
   std::mt19937 random(11);  // the same on every rank
   std::vector<std::function<void()>> under_way;
-  for (int step = 0; step < 600; ++step) {
+  for (int step = 0; step < 300; ++step) {
     Group& group = random() % 2 == 0 ? *world : *part;
     const auto kind = static_cast<Kind>(random() % kinds);
     const Dtype type = all_types[random() % all_types.size()];
@@ -567,6 +563,21 @@ TEST_F(CollectivesRanks, JobsRunOnTheCommunicationThread) {
   EXPECT_EQ(id == std::this_thread::get_id(), world->size() == 1);
   Work work = process->run([] { throw base::IoError("no"); });
   EXPECT_THROW(work.wait(), base::IoError);
+}
+
+TEST_F(CollectivesRanks, OtherLibrariesGetACommunicator) {
+  int size = 0;
+  int sum = 0;
+  process
+      ->run([&] {
+        const MPI_Comm handle = mpi_handle(*world);
+        MPI_Comm_size(handle, &size);
+        const int one = 1;
+        MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, handle);
+      })
+      .wait();
+  EXPECT_EQ(size, world->size());
+  EXPECT_EQ(sum, world->size());
 }
 
 TEST_F(CollectivesRanks, PlaceOnTheHost) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -43,6 +44,12 @@ Outcome job(int ranks, const std::string& scenario, const std::string& environme
   outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return outcome;
+}
+
+/// Seconds that a job may take: these, on a machine with time to spare; more where already a job that does nothing is
+/// slow.
+double within(double seconds) {
+  return std::max(seconds, 12 * job(3, "fine").seconds);
 }
 
 TEST(RunProgram, EndsWell) {
@@ -101,15 +108,15 @@ TEST(RunProgram, OneRankFailsWhileOthersWait) {
   EXPECT_EQ(outcome.status, 6);
   EXPECT_THAT(outcome.text, AllOf(StartsWith("comm_job: error: rank 3 ("),
                                   testing::EndsWith("): /data/x: No space left on device\n")));
-  EXPECT_LT(outcome.seconds, 5);
+  EXPECT_LT(outcome.seconds, within(5));
   outcome = job(2, "first_of_waiting");
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.text, AllOf(StartsWith("comm_job: error: rank 0 ("), testing::EndsWith("): a bug\n")));
-  EXPECT_LT(outcome.seconds, 5);
+  EXPECT_LT(outcome.seconds, within(5));
   outcome = job(2, "one_while_others_compute");
   EXPECT_EQ(outcome.status, 5);
   EXPECT_THAT(outcome.text, testing::EndsWith("): tag 5: damaged\n"));
-  EXPECT_LT(outcome.seconds, 5);
+  EXPECT_LT(outcome.seconds, within(5));
 }
 
 TEST(RunProgram, MemoryStandsUntilCollectivesAreThrough) {
@@ -128,7 +135,7 @@ TEST(RunProgram, ARankThatLeavesEarlyIsAFailure) {
   EXPECT_EQ(outcome.status, 7);
   EXPECT_THAT(outcome.text, AllOf(StartsWith("comm_job: error: ranks 0-1: all_reduce #2 on group 'world': "),
                                   HasSubstr("rank 2 has ended")));
-  EXPECT_LT(outcome.seconds, 12);
+  EXPECT_LT(outcome.seconds, within(12));
 }
 
 TEST(RunProgram, ALateRankIsNoFailure) {
@@ -140,7 +147,7 @@ TEST(RunProgram, ALateRankIsNoFailure) {
 TEST(RunProgram, AKilledRankEndsTheJob) {
   const Outcome outcome = job(3, "killed");
   EXPECT_NE(outcome.status, 0);
-  EXPECT_LT(outcome.seconds, 5);
+  EXPECT_LT(outcome.seconds, within(5));
 }
 
 TEST(RunProgram, AHangIsToldWithTheCollective) {
@@ -149,7 +156,7 @@ TEST(RunProgram, AHangIsToldWithTheCollective) {
   EXPECT_THAT(outcome.text,
               AllOf(StartsWith("comm_job: error: ranks 0-1: all_reduce #2 on group 'world': not done after 1 s"),
                     HasSubstr("no word from rank 2")));
-  EXPECT_LT(outcome.seconds, 8);
+  EXPECT_LT(outcome.seconds, within(8));
 }
 
 TEST(RunProgram, DifferentCollectivesAreFound) {
@@ -168,7 +175,7 @@ TEST(RunProgram, ABadTimeoutIsRefused) {
 TEST(RunProgram, AbortEndsAllRanks) {
   const Outcome outcome = job(3, "abort");
   EXPECT_EQ(outcome.status, 9);
-  EXPECT_LT(outcome.seconds, 5);
+  EXPECT_LT(outcome.seconds, within(5));
 }
 
 }  // namespace
