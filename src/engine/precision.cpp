@@ -23,6 +23,7 @@ Precision precision_of(const config::Config& config, bool accelerator) {
     precision.working = base::Dtype::bf16;
     precision.skip_non_finite = config.get<bool>("bf16.check_grad_overflow");
   }
+  if (config.get<std::string>("training.on_nan") == "skip") precision.skip_non_finite = true;
   precision.accumulation = precision.working;
   if (const auto name = config.find<std::string>("data_types.grad_accum_dtype")) {
     if (!base::parse_dtype(*name, precision.accumulation)) {

@@ -161,6 +161,18 @@ TEST(EngineRanks, NonFiniteUnderFp32EndsTheRunAndChangesNothing) {
   EXPECT_TRUE(fingerprint(*engine) == before);
 }
 
+TEST(EngineRanks, NonFiniteUnderFp32CanBeSkipped) {
+  auto model = std::make_shared<Weights>(5, 1.0);
+  auto engine = engine_for(
+      model,
+      {{"train_micro_batch_size_per_gpu", 1}, {"optimizer", adam(1e-2, 1e-8)}, {"training", {{"on_nan", "skip"}}}});
+  const std::string before = fingerprint(*engine);
+  engine->backward(model->loss(at::full({5}, std::numeric_limits<double>::infinity())));
+  engine->step();
+  EXPECT_EQ(engine->skipped_steps(), 1);
+  EXPECT_TRUE(fingerprint(*engine) == before);
+}
+
 // Case C08: 512 micro batches whose gradient is exactly 1.
 TEST(EngineRanks, GradientAccumulationType) {
   for (const int stage : {0, 1}) {

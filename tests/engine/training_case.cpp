@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <cstring>
 
@@ -13,9 +14,23 @@
 
 namespace deepspeed::engine::testing {
 
+namespace {
+
+// Made before the tests and gone before the main ends MPI.
+std::unique_ptr<comm::Process> process;
+
+class ProcessEnvironment : public ::testing::Environment {
+ public:
+  void SetUp() override { process = std::make_unique<comm::Process>(nullptr, nullptr); }
+  void TearDown() override { process.reset(); }
+};
+
+[[maybe_unused]] const auto* const environment = ::testing::AddGlobalTestEnvironment(new ProcessEnvironment);
+
+}  // namespace
+
 std::shared_ptr<comm::Group> world() {
-  static comm::Process process(nullptr, nullptr);
-  return process.world();
+  return process->world();
 }
 
 at::Tensor recorded_tokens(std::int64_t index, int rank, int ranks) {
