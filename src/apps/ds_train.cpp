@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -146,8 +147,15 @@ int train(comm::Process& process, const Arguments& a) {
   const config::Config config = shared_config(*process.world(), a);
   if (const auto level = config.find<std::string>("log_level")) log::set_level(log::parse_level(*level));
   train::Trainer trainer(process.world(), config);
-  if (!a.evaluate) return trainer.run();
-  const auto result = trainer.evaluate();
+  std::optional<train::Evaluation> result;
+  try {
+    if (!a.evaluate) return trainer.run();
+    result = trainer.evaluate();
+  } catch (...) {
+    // Told here, while the buffers that a collective may still write to are alive.
+    process.report_failure();
+    throw;
+  }
   if (!result) return static_cast<int>(base::ExitCode::preempted);
   if (process.rank() == 0) {
     fmt::print("loss {:.6f}\nperplexity {:.4f}\ntokens {}\n", result->loss, result->perplexity(), result->tokens);

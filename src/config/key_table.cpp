@@ -110,8 +110,7 @@ void own_sections(Rows& rows) {
           works("on_nan", string, "\"stop\"",
                 "What gradients that aren't finite do in fp32; fp16 skips the step, and bf16 by "
                 "bf16.check_grad_overflow.")
-              .one_of({"stop", "skip"})
-              .not_yet({"skip"}),
+              .one_of({"stop", "skip"}),
       });
 }
 

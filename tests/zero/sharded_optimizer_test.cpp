@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zero/sharded_optimizer.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "comm/process.h"
+#include "optim/rules.h"
+
+namespace deepspeed::zero {
+namespace {
+
+std::unique_ptr<comm::Process> process;
+
+class ProcessEnvironment : public testing::Environment {
+ public:
+  void SetUp() override { process = std::make_unique<comm::Process>(nullptr, nullptr); }
+  void TearDown() override { process.reset(); }
+};
+[[maybe_unused]] const auto* const environment = testing::AddGlobalTestEnvironment(new ProcessEnvironment);
+
+/// Plain SGD at rate 1: the update is the gradient itself.
+struct Fixture {
+  std::vector<at::Tensor> parameters;
+  std::unique_ptr<ShardedOptimizer> optimizer;
+
+  Fixture(const std::vector<std::int64_t>& sizes, int stage, std::int64_t bucket = 1 << 20,
+          base::Dtype working = base::Dtype::f32) {
+    ParameterGroup group;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      parameters.push_back(at::zeros({sizes[i]}));
+      group.parameters.push_back({"p" + std::to_string(i), parameters.back()});
+    }
+    group.hyper = optim::hyper_from("SGD", {{"lr", 1.0}});
+    Settings settings;
+    settings.placement = layout::Placement::of_stage(stage);
+    settings.working = working;
+    settings.reduce_bucket = bucket;
+    std::vector<ParameterGroup> groups;
+    groups.push_back(std::move(group));
+    optimizer = std::make_unique<ShardedOptimizer>(process->world(), std::move(groups),
+                                                   optim::make_rule("SGD", {{"lr", 1.0}}), settings);
+  }
+};
+
+TEST(ShardedOptimizerRanks, AppliesTheMeanOfAllRanks) {
+  const int ranks = process->world()->size();
+  const int rank = process->world()->rank();
+  for (const int stage : {0, 1}) {
+    for (const std::int64_t bucket : {1, 7, 1 << 20}) {
+      Fixture f({5, 0, 1, 12}, stage, bucket);
+      for (const at::Tensor& p : f.parameters) {
+        // Two micro batches; the second half of the sum.
+        f.optimizer->accumulate(p, at::full({p.numel()}, rank + 1.0));
+        f.optimizer->accumulate(p, at::full({p.numel()}, rank + 1.0));
+      }
+      const double mean = (ranks + 1.0);  // 2 * (1 + ... + W) / W
+      EXPECT_NEAR(f.optimizer->reduce(), 18 * mean * mean, 1e-6 * 18 * mean * mean);
+      f.optimizer->update(1.0F);
+      EXPECT_EQ(f.optimizer->steps(), 1);
+      for (const at::Tensor& p : f.parameters) EXPECT_TRUE(at::equal(p, at::full({p.numel()}, -mean)));
+    }
+  }
+}
+
+TEST(ShardedOptimizerRanks, WhatGotNoGradientCountsAsZero) {
+  Fixture f({4, 4}, 1);
+  f.optimizer->accumulate(f.parameters[0], at::full({4}, 1.0));
+  f.optimizer->reduce();
+  f.optimizer->update(1.0F);
+  f.optimizer->clear_gradients();
+  // The second step must not see the first one's gradient.
+  f.optimizer->accumulate(f.parameters[1], at::full({4}, 1.0));
+  EXPECT_NEAR(f.optimizer->reduce(), 4, 1e-6);
+  f.optimizer->update(1.0F);
+  for (const at::Tensor& p : f.parameters) EXPECT_TRUE(at::equal(p, at::full({4}, -1.0)));
+}
+
+TEST(ShardedOptimizerRanks, OneBadElementOnOneRankReachesAll) {
+  for (const int stage : {0, 1}) {
+    Fixture f({9}, stage);
+    at::Tensor gradient = at::zeros({9});
+    if (process->world()->rank() == process->world()->size() - 1) {
+      gradient.select(0, 8).fill_(std::numeric_limits<float>::quiet_NaN());
+    }
+    f.optimizer->accumulate(f.parameters[0], gradient);
+    EXPECT_FALSE(std::isfinite(f.optimizer->reduce()));
+  }
+}
+
+TEST(ShardedOptimizerRanks, WorkingWeightsFollowTheMasters) {
+  for (const int stage : {0, 1}) {
+    Fixture f({33}, stage, 1 << 20, base::Dtype::bf16);
+    f.optimizer->accumulate(f.parameters[0], at::arange(33).to(at::kBFloat16));
+    f.optimizer->reduce();
+    f.optimizer->update(1.0F);
+    ASSERT_EQ(f.parameters[0].scalar_type(), at::kBFloat16);
+    EXPECT_TRUE(at::equal(f.parameters[0].to(at::kFloat), -at::arange(33).to(at::kFloat)));
+  }
+}
+
+TEST(ShardedOptimizerRanks, ForeignParametersAndUndefinedGradientsAreLeftOut) {
+  Fixture f({3}, 0);
+  f.optimizer->accumulate(at::zeros({3}), at::full({3}, 1.0));
+  f.optimizer->accumulate(f.parameters[0], at::Tensor());
+  EXPECT_EQ(f.optimizer->reduce(), 0);
+}
+
+}  // namespace
+}  // namespace deepspeed::zero
