@@ -219,8 +219,15 @@ Hdf5File Hdf5File::open(const fs::path& path) {
 
 void Hdf5File::create_dataset(const std::string& name, Dtype type, const std::vector<std::int64_t>& shape) {
   const Session session;
-  const Property links(H5Pcreate(H5P_LINK_CREATE));
-  H5Pset_create_intermediate_group(links.get(), 1);
+  // HDF5 would make the groups itself, but with time stamps.
+  const Property group_creation(H5Pcreate(H5P_GROUP_CREATE));
+  H5Pset_obj_track_times(group_creation.get(), false);
+  for (std::size_t slash = name.find('/', 1); slash != std::string::npos; slash = name.find('/', slash + 1)) {
+    const std::string group = name.substr(0, slash);
+    if (H5Lexists(impl_->file.get(), group.c_str(), H5P_DEFAULT) <= 0)
+      impl_->need<Object>(H5Gcreate2(impl_->file.get(), group.c_str(), H5P_DEFAULT, group_creation.get(), H5P_DEFAULT),
+                          "create group", group);
+  }
   const Property creation(H5Pcreate(H5P_DATASET_CREATE));
   H5Pset_layout(creation.get(), H5D_CONTIGUOUS);
   H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
@@ -229,7 +236,7 @@ void Hdf5File::create_dataset(const std::string& name, Dtype type, const std::ve
   const Type stored = file_type(type);
   const Space space = impl_->need<Space>(make_space(shape).release(), "describe the shape of", name);
   impl_->need<Dataset>(
-      H5Dcreate2(impl_->file.get(), name.c_str(), stored.get(), space.get(), links.get(), creation.get(), H5P_DEFAULT),
+      H5Dcreate2(impl_->file.get(), name.c_str(), stored.get(), space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
       "create dataset", name);
 }
 

@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <cstring>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -118,9 +120,11 @@ TEST(Hdf5, EqualContentGivesEqualFiles) {
   TemporaryFolder folder;
   for (const char* name : {"a.h5", "b.h5"}) {
     Hdf5File file = Hdf5File::create(folder / name);
-    file.create_dataset("model/w", Dtype::bf16, {7});
-    file.set_attribute("model/w", "dtype", "bf16");
+    file.create_dataset("model/deeper/w", Dtype::bf16, {7});
+    file.create_dataset("model/v", Dtype::bf16, {7});
+    file.set_attribute("model/deeper/w", "dtype", "bf16");
     file.close();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // a time stamp would differ by a second
   }
   EXPECT_EQ(read_whole_file(folder / "a.h5"), read_whole_file(folder / "b.h5"));
 }
