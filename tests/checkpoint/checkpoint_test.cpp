@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <random>
 #include <thread>
 
@@ -333,6 +334,8 @@ TEST(Checkpoint, AFullDiskIsToldEarlyAndLate) {
   TemporaryFolder folder;
   if (::mount("none", folder.path().c_str(), "tmpfs", 0, "size=16m") != 0)
     GTEST_SKIP() << "a tmpfs can't be mounted here";
+  // Unmounted however the test ends.
+  const std::shared_ptr<void> mounted(nullptr, [&](void*) { ::umount(folder.path().c_str()); });
   sample::save_whole(folder.path(), "global_step5", ten_megabytes, 5);
   EXPECT_THAT(refusal([&] { sample::save_whole(folder.path(), "global_step10", ten_megabytes, 10); }),
               AllOf(HasSubstr("No space left on device"), HasSubstr("needs 10."), HasSubstr(folder.path().string())));
@@ -345,7 +348,6 @@ TEST(Checkpoint, AFullDiskIsToldEarlyAndLate) {
   EXPECT_THAT(refusal([&] { save(*comm::self_group(), options, held.slices, nullptr); }),
               AllOf(HasSubstr("No space left on device"), HasSubstr("rank 0"), HasSubstr("global_step10")));
   expect_untouched(folder.path(), ten_megabytes);
-  ::umount(folder.path().c_str());
 }
 
 TEST(Checkpoint, APlaceThatCantBeWritten) {
