@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine.h"
 
-#include <ATen/ops/scalar_tensor.h>
+#include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
 #include <cmath>
@@ -40,6 +40,7 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, config::Config config, 
                     group_->size()));
   }
   clipping_ = config_.get<double>("gradient_clipping");
+  find_units();
   build_optimizer();
 }
 
@@ -47,30 +48,53 @@ Engine::~Engine() {
   for (const auto& unit : units_) unit->set_driver(nullptr);
 }
 
-void Engine::build_optimizer() {
+void Engine::find_units() {
   const bool checkpointing = config_.get<bool>("training.activation_checkpointing");
   units_ = nn::units_of(*model_);
   for (const auto& unit : units_) {
     unit->set_driver(this);
     unit->set_checkpointing(checkpointing);
-    unit_parameters_[unit.get()] = unit->trainable();
+    unit_states_[unit.get()].parameters = unit->trainable();
   }
   if (units_.empty()) {
     log::warn_once("the model has no nn::Unit: it is driven as one piece, so its memory can't be saved piece by piece");
   }
+}
 
-  // A tied weight has several names and is trained once, under the first.
-  zero::ParameterGroup trainable;
+// The root's row first, then one for each unit in the order of the model: backward completes them from the last on.
+// A weight that occurs outside its unit too (tied, shared by units) belongs to the root, which is always whole.
+std::vector<zero::ParameterGroup> Engine::find_rows() {
+  const auto parameters = model_->named_parameters();
+  std::unordered_map<const void*, std::int64_t> uses;
+  for (const auto& item : parameters) ++uses[item.value().unsafeGetTensorImpl()];
+  std::unordered_map<const void*, std::size_t> row_of_unit_parameter;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    std::unordered_map<const void*, std::int64_t> inside;
+    for (const auto& item : units_[u]->named_parameters()) ++inside[item.value().unsafeGetTensorImpl()];
+    for (const auto& [parameter, count] : inside) {
+      if (count == uses.at(parameter)) row_of_unit_parameter[parameter] = u + 1;
+    }
+  }
+
+  std::vector<zero::ParameterGroup> rows(units_.size() + 1);
+  rows[0].keep_whole = true;
   std::unordered_set<const void*> seen;
-  for (const auto& item : model_->named_parameters()) {
-    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+  for (const auto& item : parameters) {
+    const void* parameter = item.value().unsafeGetTensorImpl();
+    if (!seen.insert(parameter).second) continue;  // a tied weight is trained once, under its first name
     parameter_count_ += item.value().numel();
     if (!item.value().requires_grad()) {
       frozen_.push_back({item.key(), item.value()});
       continue;
     }
-    trainable.parameters.push_back({item.key(), item.value()});
+    const auto found = row_of_unit_parameter.find(parameter);
+    rows[found == row_of_unit_parameter.end() ? 0 : found->second].parameters.push_back({item.key(), item.value()});
   }
+  return rows;
+}
+
+void Engine::build_optimizer() {
+  std::vector<zero::ParameterGroup> rows = find_rows();
   for (zero::NamedParameter& frozen : frozen_) {
     const at::Tensor whole = frozen.tensor.detach().contiguous();
     group_->broadcast(zero::view(whole), 0).wait();
@@ -83,23 +107,28 @@ void Engine::build_optimizer() {
         "optimizer.type: a training run needs an optimizer; give for example {\"type\": \"AdamW\"}");
   }
   const auto params = config_.get<nlohmann::json>("optimizer.params");
-  trainable.hyper = optim::hyper_from(*type, params);
-  std::unique_ptr<optim::UpdateRule> rule = optim::make_rule(*type, params);
-
   zero::Settings settings;
   settings.placement =
       layout::Placement::of_stage(static_cast<int>(config_.get<std::int64_t>("zero_optimization.stage")));
   settings.working = precision_.working;
   settings.accumulation = precision_.accumulation;
   settings.reduce_bucket = config_.get<std::int64_t>("zero_optimization.reduce_bucket_size");
-  std::vector<zero::ParameterGroup> groups;
-  groups.push_back(std::move(trainable));
-  optimizer_ = std::make_unique<zero::ShardedOptimizer>(group_, std::move(groups), std::move(rule), settings);
+  settings.overlap = config_.find<bool>("zero_optimization.overlap_comm").value_or(true);
+  optimizer_ =
+      std::make_unique<zero::ShardedOptimizer>(group_, std::move(rows), std::vector{optim::hyper_from(*type, params)},
+                                               optim::make_rule(*type, params), settings);
+  for (const auto& unit : units_) {
+    UnitState& state = unit_states_.at(unit.get());
+    for (const at::Tensor& parameter : state.parameters) {
+      zero::FlatGroup* row = optimizer_->row_of(parameter);
+      if (row != nullptr && row != optimizer_->rows().front().get()) state.row = row;
+    }
+  }
 
   if (const auto schedule = config_.find<std::string>("scheduler.type")) {
     std::vector<optim::GroupRates> rates;
-    for (const auto& flat : optimizer_->groups()) {
-      rates.push_back({flat->hyper.lr, std::pair{flat->hyper.beta1, flat->hyper.beta2}});
+    for (const optim::Hyper& hyper : optimizer_->hypers()) {
+      rates.push_back({hyper.lr, std::pair{hyper.beta1, hyper.beta2}});
     }
     schedule_ = optim::make_schedule(*schedule, config_.get<nlohmann::json>("scheduler.params"), std::move(rates));
     apply_rates();
@@ -127,21 +156,50 @@ at::Tensor Engine::backward(const at::Tensor& loss, bool retain_graph, bool scal
   at::Tensor divided = loss.to(at::kFloat);
   if (divisor != 1.0) divided = divided / divisor;
   const double scale = loss_scale();
+  optimizer_->begin_backward(is_gradient_accumulation_boundary());
   (scale == 1.0 ? divided : divided * scale).backward({}, retain_graph);
   collect_left_gradients();
+  optimizer_->end_backward();
   return divided.detach();
 }
 
+void Engine::gather(nn::Unit& unit) {
+  zero::FlatGroup* row = unit_states_.at(&unit).row;
+  if (row != nullptr && !row->whole()) row->gather(*group_).wait();
+}
+
+void Engine::release(nn::Unit& unit) {
+  if (zero::FlatGroup* row = unit_states_.at(&unit).row) row->release();
+}
+
+void Engine::before_forward(nn::Unit& unit) {
+  gather(unit);
+  if (c10::GradMode::is_enabled()) ++unit_states_.at(&unit).runs;
+}
+
+void Engine::after_forward(nn::Unit& unit) {
+  release(unit);
+}
+
+void Engine::before_backward(nn::Unit& unit) {
+  gather(unit);
+}
+
 void Engine::gradients(nn::Unit& unit, std::vector<at::Tensor> gradients) {
-  const std::vector<at::Tensor>& parameters = unit_parameters_.at(&unit);
-  for (std::size_t i = 0; i < parameters.size(); ++i) optimizer_->accumulate(parameters[i], gradients[i]);
+  UnitState& state = unit_states_.at(&unit);
+  for (std::size_t i = 0; i < state.parameters.size(); ++i) optimizer_->accumulate(state.parameters[i], gradients[i]);
+  if (--state.runs == 0 && state.row != nullptr) optimizer_->row_done(*state.row);
+}
+
+void Engine::after_backward(nn::Unit& unit) {
+  release(unit);
 }
 
 // Autograd leaves the gradients of the root's parameters in .grad(); a weight that a unit shares with the root gets one
 // part here and the other from its unit.
 void Engine::collect_left_gradients() {
-  for (const auto& flat : optimizer_->groups()) {
-    for (const zero::NamedParameter& parameter : flat->parameters()) {
+  for (const auto& row : optimizer_->rows()) {
+    for (const zero::NamedParameter& parameter : row->parameters()) {
       at::Tensor& gradient = parameter.tensor.mutable_grad();
       if (!gradient.defined()) continue;
       optimizer_->accumulate(parameter.tensor, gradient);
@@ -196,7 +254,7 @@ void Engine::step() {
 void Engine::apply_rates() {
   const std::vector<optim::GroupRates>& rates = schedule_->rates();
   for (std::size_t i = 0; i < rates.size(); ++i) {
-    optim::Hyper& hyper = optimizer_->groups()[i]->hyper;
+    optim::Hyper& hyper = optimizer_->hypers()[i];
     hyper.lr = rates[i].lr;
     if (rates[i].betas) std::tie(hyper.beta1, hyper.beta2) = *rates[i].betas;
   }
@@ -204,8 +262,8 @@ void Engine::apply_rates() {
 
 void Engine::zero_grad() {
   optimizer_->clear_gradients();
-  for (const auto& flat : optimizer_->groups()) {
-    for (const zero::NamedParameter& parameter : flat->parameters()) parameter.tensor.mutable_grad().reset();
+  for (const auto& row : optimizer_->rows()) {
+    for (const zero::NamedParameter& parameter : row->parameters()) parameter.tensor.mutable_grad().reset();
   }
 }
 
@@ -215,15 +273,27 @@ void Engine::train(bool mode) {
 
 std::vector<double> Engine::get_lr() const {
   std::vector<double> rates;
-  for (const auto& flat : optimizer_->groups()) rates.push_back(flat->hyper.lr);
+  for (const optim::Hyper& hyper : optimizer_->hypers()) rates.push_back(hyper.lr);
   return rates;
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Engine::module_state_dict() const {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
+  std::unordered_map<const void*, at::Tensor> copies;
+  for (const auto& row : optimizer_->rows()) {
+    if (row->whole()) continue;
+    row->gather(*group_).wait();
+    for (const zero::NamedParameter& p : row->parameters()) {
+      copies[p.tensor.unsafeGetTensorImpl()] = p.tensor.detach().clone();
+    }
+    row->release();
+  }
   std::unordered_set<const void*> seen;
   for (const auto& item : model_->named_parameters()) {
-    if (seen.insert(item.value().unsafeGetTensorImpl()).second) tensors.emplace_back(item.key(), item.value().detach());
+    const void* parameter = item.value().unsafeGetTensorImpl();
+    if (!seen.insert(parameter).second) continue;
+    const auto copy = copies.find(parameter);
+    tensors.emplace_back(item.key(), copy == copies.end() ? item.value().detach() : copy->second);
   }
   for (const auto& item : model_->named_buffers()) tensors.emplace_back(item.key(), item.value());
   return tensors;

@@ -103,13 +103,21 @@ class Engine : private nn::UnitDriver {
                                  const LoadOptions& options = {});
   /// The same from a checkpoint that is open.
   nlohmann::json load_checkpoint(const checkpoint::Reader& reader, const LoadOptions& options = {});
-  /// Full name and weight of every parameter and buffer (whole, in the working type), each once.
+  /// Collective. Full name and weight of every parameter and buffer (whole, in the working type), each once; copies
+  /// where the weights are sharded.
   std::vector<std::pair<std::string, at::Tensor>> module_state_dict() const;
 
  private:
-  void before_backward(nn::Unit&) override {}
+  void before_forward(nn::Unit& unit) override;
+  void after_forward(nn::Unit& unit) override;
+  void before_backward(nn::Unit& unit) override;
   void gradients(nn::Unit& unit, std::vector<at::Tensor> gradients) override;
+  void after_backward(nn::Unit& unit) override;
+  void find_units();
+  std::vector<zero::ParameterGroup> find_rows();
   void build_optimizer();
+  void gather(nn::Unit& unit);
+  void release(nn::Unit& unit);
   void collect_left_gradients();
   void apply_rates();
 
@@ -123,7 +131,12 @@ class Engine : private nn::UnitDriver {
   double clipping_ = 0;
 
   std::vector<std::shared_ptr<nn::Unit>> units_;
-  std::unordered_map<const nn::Unit*, std::vector<at::Tensor>> unit_parameters_;
+  struct UnitState {
+    std::vector<at::Tensor> parameters;  ///< trainable, in the order of their gradients
+    zero::FlatGroup* row = nullptr;      ///< null where all its weights belong to the root or are frozen
+    std::int64_t runs = 0;               ///< forwards whose backward hasn't come yet
+  };
+  std::unordered_map<const nn::Unit*, UnitState> unit_states_;
   std::vector<zero::NamedParameter> frozen_;
   std::unique_ptr<zero::ShardedOptimizer> optimizer_;
   std::optional<optim::Schedule> schedule_;

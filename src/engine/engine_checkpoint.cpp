@@ -33,11 +33,15 @@ void for_each_piece(const zero::FlatGroup& group, zero::Range range, F&& f) {
   }
 }
 
-/// This rank's even share of what every rank holds, so that all ranks write.
-zero::Range share_of(const zero::FlatGroup& group, int rank) {
-  const std::int64_t slice = group.partition().slice_size();
+/// This rank's slice without padding. Every rank writes its own, also of what all ranks hold.
+zero::Range share_of(const zero::FlatGroup& group) {
   const std::int64_t numel = group.partition().numel();
-  return {std::min(slice * rank, numel), std::min(slice * (rank + 1), numel)};
+  return {std::min(group.slice().begin, numel), std::min(group.slice().end, numel)};
+}
+
+base::Buffer part(const base::Buffer& whole, std::int64_t offset, std::int64_t numel) {
+  return {static_cast<char*>(whole.data) + offset * static_cast<std::int64_t>(base::size_of(whole.type)), numel,
+          whole.type};
 }
 
 }  // namespace
@@ -58,20 +62,19 @@ void Engine::save_checkpoint(const std::filesystem::path& folder, std::string ta
   const auto add = [&slices](std::string name, const at::Tensor& whole, std::int64_t offset, base::ConstBuffer data) {
     slices.push_back({std::move(name), shape_of(whole), offset, data});
   };
-  for (const auto& flat : optimizer_->groups()) {
-    const zero::FlatGroup& group = *flat;
-    const zero::Range share = share_of(group, rank);
+  for (const auto& row : optimizer_->rows()) {
+    const zero::FlatGroup& group = *row;
+    const zero::Range share = share_of(group);
     for_each_piece(group, share,
                    [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
-                     add("model/" + p.name, p.tensor, offset, zero::view(group.working, at, n));
+                     add("model/" + p.name, p.tensor, offset, part(group.weights(), at - group.slice().begin, n));
                    });
     const base::Buffer master = group.master();
     for_each_piece(group, share,
                    [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
                      const std::int64_t local = at - group.owned().begin;
                      if (group.has_own_master()) {
-                       add("optimizer/fp32/" + p.name, p.tensor, offset,
-                           {static_cast<const float*>(master.data) + local, n, base::Dtype::f32});
+                       add("optimizer/fp32/" + p.name, p.tensor, offset, part(master, local, n));
                      }
                      for (std::size_t s = 0; s < group.states.size(); ++s) {
                        add("optimizer/" + optimizer_->rule().states()[s].name + "/" + p.name, p.tensor, offset,
@@ -80,10 +83,10 @@ void Engine::save_checkpoint(const std::filesystem::path& folder, std::string ta
                    });
   }
   if (rank == 0) {
-    for (const auto& flat : optimizer_->groups()) {
-      for (const zero::NamedParameter& p : flat->parameters()) {
+    for (const auto& row : optimizer_->rows()) {
+      for (const zero::NamedParameter& p : row->parameters()) {
         if (p.tensor.numel() != 0) continue;  // no piece of any row, yet a tensor of the model
-        add("model/" + p.name, p.tensor, 0, zero::view(p.tensor));
+        add("model/" + p.name, p.tensor, 0, {nullptr, 0, precision_.working});
         for (const optim::StateSpec& spec : optimizer_->rule().states()) {
           add("optimizer/" + spec.name + "/" + p.name, p.tensor, 0, {nullptr, 0, spec.type});
         }
@@ -110,8 +113,7 @@ void Engine::save_checkpoint(const std::filesystem::path& folder, std::string ta
       {"loss_scaler", precision_.scaled ? scaler_.state() : nlohmann::json()},
       {"client_state", client_state},
   };
-  for (const auto& flat : optimizer_->groups()) {
-    const optim::Hyper& h = flat->hyper;
+  for (const optim::Hyper& h : optimizer_->hypers()) {
     state["optimizer"]["param_groups"].push_back(
         {{"lr", h.lr}, {"betas", {h.beta1, h.beta2}}, {"eps", h.eps}, {"weight_decay", h.weight_decay}});
   }
@@ -142,8 +144,8 @@ nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const L
   };
   const bool optimizer = options.load_optimizer_states && !options.load_module_only;
   std::set<std::string> known;
-  for (const auto& flat : optimizer_->groups()) {
-    for (const zero::NamedParameter& p : flat->parameters()) {
+  for (const auto& row : optimizer_->rows()) {
+    for (const zero::NamedParameter& p : row->parameters()) {
       known.insert(require("model/" + p.name, p.tensor)->name);
       if (!optimizer) continue;
       for (const optim::StateSpec& spec : optimizer_->rule().states())
@@ -172,27 +174,32 @@ nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const L
     reader.read(tensor, offset, zero::view(stored));
     kernels::cast(out, zero::view(stored));
   };
-  for (const auto& flat : optimizer_->groups()) {
-    zero::FlatGroup& group = *flat;
-    for_each_piece(group, {0, group.partition().numel()},
+  for (const auto& row : optimizer_->rows()) {
+    zero::FlatGroup& group = *row;
+    for_each_piece(group, share_of(group),
                    [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
-                     read("model/" + p.name, offset, zero::view(group.working, at, n));
+                     read("model/" + p.name, offset, part(group.weights(), at - group.slice().begin, n));
                    });
+    if (group.whole()) {
+      for_each_piece(group, {0, group.partition().numel()},
+                     [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
+                       read("model/" + p.name, offset, part(group.row(), at, n));
+                     });
+    }
     const base::Buffer master = group.master();
-    for_each_piece(group, group.owned(),
-                   [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
-                     const std::int64_t local = at - group.owned().begin;
-                     if (group.has_own_master()) {
-                       const std::string fp32 = "optimizer/fp32/" + p.name;
-                       read(optimizer && reader.find(fp32) != nullptr ? fp32 : "model/" + p.name, offset,
-                            {static_cast<float*>(master.data) + local, n, base::Dtype::f32});
-                     }
-                     if (!optimizer) return;
-                     for (std::size_t s = 0; s < group.states.size(); ++s) {
-                       read("optimizer/" + optimizer_->rule().states()[s].name + "/" + p.name, offset,
-                            zero::view(group.states[s], local, n));
-                     }
-                   });
+    for_each_piece(
+        group, group.owned(), [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
+          const std::int64_t local = at - group.owned().begin;
+          if (group.has_own_master()) {
+            const std::string fp32 = "optimizer/fp32/" + p.name;
+            read(optimizer && reader.find(fp32) != nullptr ? fp32 : "model/" + p.name, offset, part(master, local, n));
+          }
+          if (!optimizer) return;
+          for (std::size_t s = 0; s < group.states.size(); ++s) {
+            read("optimizer/" + optimizer_->rule().states()[s].name + "/" + p.name, offset,
+                 zero::view(group.states[s], local, n));
+          }
+        });
   }
   for (const zero::NamedParameter& p : frozen_) read("model/" + p.name, 0, zero::view(p.tensor));
   for (const auto& item : model_->named_buffers()) read("model/" + item.key(), 0, zero::view(item.value()));
@@ -212,8 +219,8 @@ nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const L
     if (schedule_ && !state.at("lr_scheduler").is_null()) {
       schedule_->load(state.at("lr_scheduler"));
       const auto& groups = state.at("optimizer").at("param_groups");
-      for (std::size_t i = 0; i < optimizer_->groups().size() && i < groups.size(); ++i) {
-        optim::Hyper& hyper = optimizer_->groups()[i]->hyper;
+      for (std::size_t i = 0; i < optimizer_->hypers().size() && i < groups.size(); ++i) {
+        optim::Hyper& hyper = optimizer_->hypers()[i];
         hyper.lr = groups[i].at("lr");
         hyper.beta1 = groups[i].at("betas")[0];
         hyper.beta2 = groups[i].at("betas")[1];

@@ -396,7 +396,9 @@ int Trainer::run() {
 }
 
 void Trainer::export_model(const std::string& folder) {
-  comm::on_root(*group_, [&] { models::save_model(*model_, folder, engine_->precision().working); });
+  const auto tensors = engine_->module_state_dict();
+  comm::on_root(*group_,
+                [&] { models::save_model(model_->hf_config(), tensors, folder, engine_->precision().working); });
   log::info("exported a Hugging Face model to {}", folder);
 }
 

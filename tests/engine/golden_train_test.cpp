@@ -33,12 +33,11 @@ bool on_the_edge(const std::string& name, int ranks) {
   return ranks == 1 && name.starts_with("fp16_z") && name.ends_with("gas1_clip1.0");
 }
 
-void run_case(const std::string& model, const std::string& name, const nlohmann::json& recorded) {
-  SCOPED_TRACE(model + " " + name);
+void run_case(const std::string& model, const std::string& name, const nlohmann::json& recorded, int stage) {
+  SCOPED_TRACE(model + " " + name + " at stage " + std::to_string(stage));
   const std::shared_ptr<comm::Group> group = world();
   nlohmann::json config = recorded.at("config");
-  // The recorded stage is where DeepSpeed's arithmetic is right; here every stage computes the same.
-  config["zero_optimization"]["stage"] = 0;
+  config["zero_optimization"]["stage"] = stage;
   Case run(model, config, group);
   const Tolerance tolerance = tolerance_of(name);
   const bool edge = on_the_edge(name, group->size());
@@ -89,7 +88,11 @@ void run_file(const std::string& model, const std::string& kind) {
     // DeepSpeed's stage 2 averages over the ranks before it adds up micro batches, and so overflows later than the
     // local fp16 sum of the stages that run here.
     if (ranks > 1 && name.starts_with("fp16_z2_gas4")) continue;
-    run_case(model, name, one);
+    // The recorded stage is where DeepSpeed's arithmetic is right; here every stage computes the same.
+    const int recorded_stage = one.at("config").at("zero_optimization").at("stage");
+    run_case(model, name, one, recorded_stage);
+    // fp16 is slow on a CPU, and its gas 4 cases overflow by the order in which a stage averages.
+    if (recorded_stage != 0 && kind != "fp16") run_case(model, name, one, 0);
     ++cases;
   }
   EXPECT_GT(cases, 0);

@@ -72,8 +72,11 @@ TEST(RanksEqualRanks, StageAndBucketChangeNoBit) {
   };
   const std::vector<float> want = run(0, 50000);
   EXPECT_EQ(run(0, 777), want);
-  EXPECT_EQ(run(1, 500000000), want);
-  EXPECT_EQ(run(1, 1001), want);
+  for (const int stage : {1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    EXPECT_EQ(run(stage, 500000000), want);
+    EXPECT_EQ(run(stage, 1001), want);
+  }
 }
 
 }  // namespace

@@ -100,8 +100,44 @@ TEST(ResumeRanks, OneCycle) {
 TEST(ResumeRanks, RangeTest) {
   check("bf16", "LRRangeTest", 0);
 }
-TEST(ResumeRanks, ShardedOptimizer) {
+TEST(ResumeRanks, Stage1) {
   check("bf16", "WarmupDecayLR", 1);
+}
+TEST(ResumeRanks, Stage2) {
+  check("fp32", "WarmupDecayLR", 2);
+}
+TEST(ResumeRanks, Stage3) {
+  check("bf16", "WarmupDecayLR", 3);
+}
+
+// A checkpoint knows no stage: each one's is every other's.
+TEST(ResumeRanks, AnyStageReadsAnyOther) {
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    for (int from = 0; from < 4; ++from) {
+      const Folder folder("stages_");
+      Case first("gpt2-tiny", config_for(dtype, "WarmupLR", from), world());
+      for (int s = 0; s < 2; ++s) first.step();
+      first.engine->save_checkpoint(folder.path);
+      const std::vector<float> want = weights_of(*first.engine);
+      for (int to = 0; to < 4; ++to) {
+        SCOPED_TRACE(dtype + " stage " + std::to_string(from) + " to " + std::to_string(to));
+        Case second("gpt2-tiny", config_for(dtype, "WarmupLR", to), world());
+        second.engine->load_checkpoint(folder.path);
+        EXPECT_EQ(weights_of(*second.engine), want);
+        second.engine->save_checkpoint(folder.path, "again");
+        const checkpoint::Reader a(folder.path, "global_step2");
+        const checkpoint::Reader b(folder.path, "again");
+        ASSERT_EQ(a.tensors().size(), b.tensors().size());
+        for (const checkpoint::TensorInfo& info : a.tensors()) {
+          std::string x(static_cast<std::size_t>(info.numel) * base::size_of(info.type), '\0');
+          std::string y(x.size(), '\0');
+          a.read(info.name, 0, {x.data(), info.numel, info.type});
+          b.read(info.name, 0, {y.data(), info.numel, info.type});
+          EXPECT_TRUE(x == y) << info.name;
+        }
+      }
+    }
+  }
 }
 
 // Case C18: before any step, and loading then saving at once, tensor for tensor.

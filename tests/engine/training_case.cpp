@@ -83,8 +83,8 @@ std::vector<float> weights_of(const Engine& engine) {
 std::string fingerprint(Engine& engine) {
   std::string bytes;
   const auto add = [&bytes](const base::Buffer& b) { bytes.append(static_cast<const char*>(b.data), b.bytes()); };
-  for (const auto& group : engine.optimizer().groups()) {
-    add(zero::view(group->working));
+  for (const auto& group : engine.optimizer().rows()) {
+    add(group->weights());
     add(group->master());
     for (const at::Tensor& state : group->states) add(zero::view(state));
   }

@@ -38,14 +38,15 @@ struct Fixture {
       parameters.push_back(at::zeros({sizes[i]}));
       group.parameters.push_back({"p" + std::to_string(i), parameters.back()});
     }
-    group.hyper = optim::hyper_from("SGD", {{"lr", 1.0}});
     Settings settings;
     settings.placement = layout::Placement::of_stage(stage);
     settings.working = working;
     settings.reduce_bucket = bucket;
-    std::vector<ParameterGroup> groups;
-    groups.push_back(std::move(group));
-    optimizer = std::make_unique<ShardedOptimizer>(process->world(), std::move(groups),
+    group.keep_whole = true;
+    std::vector<ParameterGroup> rows;
+    rows.push_back(std::move(group));
+    optimizer = std::make_unique<ShardedOptimizer>(process->world(), std::move(rows),
+                                                   std::vector{optim::hyper_from("SGD", {{"lr", 1.0}})},
                                                    optim::make_rule("SGD", {{"lr", 1.0}}), settings);
   }
 };
@@ -53,7 +54,7 @@ struct Fixture {
 TEST(ShardedOptimizerRanks, AppliesTheMeanOfAllRanks) {
   const int ranks = process->world()->size();
   const int rank = process->world()->rank();
-  for (const int stage : {0, 1}) {
+  for (const int stage : {0, 1, 2, 3}) {
     for (const std::int64_t bucket : {1, 7, 1 << 20}) {
       Fixture f({5, 0, 1, 12}, stage, bucket);
       for (const at::Tensor& p : f.parameters) {
@@ -84,7 +85,7 @@ TEST(ShardedOptimizerRanks, WhatGotNoGradientCountsAsZero) {
 }
 
 TEST(ShardedOptimizerRanks, OneBadElementOnOneRankReachesAll) {
-  for (const int stage : {0, 1}) {
+  for (const int stage : {0, 1, 2, 3}) {
     Fixture f({9}, stage);
     at::Tensor gradient = at::zeros({9});
     if (process->world()->rank() == process->world()->size() - 1) {
@@ -96,7 +97,7 @@ TEST(ShardedOptimizerRanks, OneBadElementOnOneRankReachesAll) {
 }
 
 TEST(ShardedOptimizerRanks, WorkingWeightsFollowTheMasters) {
-  for (const int stage : {0, 1}) {
+  for (const int stage : {0, 1, 2, 3}) {
     Fixture f({33}, stage, 1 << 20, base::Dtype::bf16);
     f.optimizer->accumulate(f.parameters[0], at::arange(33).to(at::kBFloat16));
     f.optimizer->reduce();
