@@ -428,17 +428,16 @@ void zero(Rows& rows) {
           works(
               "stage", integer, "0",
               "What is partitioned over the ranks: 0 nothing, 1 optimizer states, 2 also gradients, 3 also parameters.")
-              .one_of({"0"})
-              .not_yet({"1", "2", "3"}),
+              .one_of({"0", "1", "2", "3"}),
           parsed("contiguous_gradients", boolean, "true", "Copy gradients into one buffer as they come."),
           parsed("reduce_scatter", boolean, "true", "Reduce a gradient to its owner only, not to all ranks."),
-          parsed("reduce_bucket_size", integer, "5e8",
+          works("reduce_bucket_size", integer, "5e8",
                  "Elements of one gradient reduction; \"auto\" = hidden size squared.")
               .range(">0"),
           parsed("use_multi_rank_bucket_allreduce", boolean, "true", "One reduction for the slices of many owners."),
           parsed("allgather_partitions", boolean, "true", "Parameters are always brought together by all-gather."),
           parsed("allgather_bucket_size", integer, "5e8", "Elements of one parameter all-gather; even.").range(">=0"),
-          parsed("overlap_comm", boolean | null, "null", "Reduce while backward goes on; null = true for stage 3."),
+          works("overlap_comm", boolean | null, "null", "Reduce while backward goes on; null = true for stage 3."),
           later("compute_grad_norm", boolean, "true", "false = leave the gradient norm out where nothing clips by it."),
           parsed("load_from_fp32_weights", boolean, "true", "Restore master weights from the checkpoint's fp32 copy."),
           later("elastic_checkpoint", boolean, "false",

@@ -389,8 +389,8 @@ TEST(Supported, EveryUnsupportedSwitchIsRefusedByName) {
       "");
   EXPECT_THAT(unsupported(with(R"("training": {"deterministic": false})")), HasSubstr("training.deterministic: false"));
   EXPECT_EQ(unsupported(with(R"("training": {"deterministic": true})")), "");
-  EXPECT_THAT(unsupported(with(R"("zero_optimization": {"stage": 3, "zero_hpz_partition_size": 2})")),
-              AllOf(HasSubstr("zero_optimization.stage: 3"), HasSubstr("zero_hpz_partition_size: 2")));
+  EXPECT_THAT(unsupported(with(R"("sparse_gradients": true, "zero_optimization": {"zero_hpz_partition_size": 2})")),
+              AllOf(HasSubstr("sparse_gradients: true"), HasSubstr("zero_hpz_partition_size: 2")));
 }
 
 // ---- the table ----
@@ -480,7 +480,8 @@ TEST(Reference, PageIsUpToDate) {
 TEST(Reference, HelpOfAllOneSectionOneKey) {
   EXPECT_THAT(help(std::nullopt), AllOf(HasSubstr("zero_optimization"), HasSubstr("train_batch_size")));
   EXPECT_THAT(help("zero_optimization"), HasSubstr("reduce_bucket_size"));
-  EXPECT_THAT(help("zero_optimization.stage"), AllOf(HasSubstr("default: 0"), HasSubstr("not yet: 1, 2, 3")));
+  EXPECT_THAT(help("zero_optimization.stage"), AllOf(HasSubstr("default: 0"), HasSubstr("allowed: 0, 1, 2, 3")));
+  EXPECT_THAT(help("gradient_allreduce_op"), HasSubstr("not yet: sum"));
   EXPECT_THAT(help("bfloat16.enabled"), HasSubstr("bf16.enabled"));
   try {
     help("zero_optimization.stagee");
