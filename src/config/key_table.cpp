@@ -126,7 +126,7 @@ void batch_and_step(Rows& rows) {
             "Micro batches whose gradients are added up before an optimizer step."),
       later("managed_gradient_accumulation", boolean, "true",
             "false = the caller's step() is the accumulation boundary each time."),
-      works("steps_per_print", integer | null, "null", "Optimizer steps between progress lines; null = none.")
+      works("steps_per_print", integer | null, "null", "Optimizer steps between progress lines; null = 10.")
           .range(">0"),
       works("gradient_clipping", number, "1.0",
             "Largest global L2 norm of the gradients, larger ones are scaled down to it; 0 = no clipping.")
@@ -429,17 +429,23 @@ void zero(Rows& rows) {
               "stage", integer, "0",
               "What is partitioned over the ranks: 0 nothing, 1 optimizer states, 2 also gradients, 3 also parameters.")
               .one_of({"0", "1", "2", "3"}),
-          parsed("contiguous_gradients", boolean, "true", "Copy gradients into one buffer as they come."),
-          parsed("reduce_scatter", boolean, "true", "Reduce a gradient to its owner only, not to all ranks."),
+          parsed("contiguous_gradients", boolean, "true",
+                 "Copy gradients into one buffer as they come; always so here."),
+          parsed("reduce_scatter", boolean, "true",
+                 "Reduce a gradient to its owner only, not to all ranks; the stage alone decides here."),
           works("reduce_bucket_size", integer, "5e8",
-                 "Elements of one gradient reduction; \"auto\" = hidden size squared.")
+                "Elements of one gradient reduction; \"auto\" = hidden size squared.")
               .range(">0"),
-          parsed("use_multi_rank_bucket_allreduce", boolean, "true", "One reduction for the slices of many owners."),
+          parsed("use_multi_rank_bucket_allreduce", boolean, "true",
+                 "One reduction for the slices of many owners; always so here."),
           parsed("allgather_partitions", boolean, "true", "Parameters are always brought together by all-gather."),
-          parsed("allgather_bucket_size", integer, "5e8", "Elements of one parameter all-gather; even.").range(">=0"),
+          parsed("allgather_bucket_size", integer, "5e8",
+                 "Elements of one parameter all-gather; even. Here a unit is one gather, whatever its size.")
+              .range(">=0"),
           works("overlap_comm", boolean | null, "null", "Reduce while backward goes on; null = true for stage 3."),
           later("compute_grad_norm", boolean, "true", "false = leave the gradient norm out where nothing clips by it."),
-          parsed("load_from_fp32_weights", boolean, "true", "Restore master weights from the checkpoint's fp32 copy."),
+          later("load_from_fp32_weights", boolean, "true",
+                "Restore master weights from the checkpoint's fp32 copy, not from its 16-bit weights."),
           later("elastic_checkpoint", boolean, "false",
                 "Old elastic checkpoints; every checkpoint here loads at any rank count."),
           works("offload_param", section | null, "null", "Keep parameters outside the device.").switched_by("device"),
@@ -498,40 +504,49 @@ void zero(Rows& rows) {
               .range("0..1")
               .complaining("pt_reserved_cores_perc must be a float"),
           later("zenflow.steps_per_epoch", integer | null, "null", "Filled at run time.").range(">0"),
-          parsed("sub_group_size", integer, "1e9", "Elements of one tile of the optimizer step.").range(">=0"),
+          parsed("sub_group_size", integer, "1e9", "Elements of one tile of the optimizer step; here a tile is a unit.")
+              .range(">=0"),
           parsed("stage3_prefetch_bucket_size", integer, "5e7",
-                 "Elements gathered ahead of use; \"auto\" = 0.9 x hidden size squared.")
+                 "Elements gathered ahead of use (none yet: a unit is gathered when it runs); \"auto\" = 0.9 x hidden "
+                 "size squared.")
               .range(">=0")
               .also({"prefetch_bucket_size"}),
-          parsed("stage3_param_persistence_threshold", integer, "1e5",
-                 "Parameters up to this size stay gathered; \"auto\" = 10 x hidden size.")
+          parsed(
+              "stage3_param_persistence_threshold", integer, "1e5",
+              "Parameters up to this size stay gathered (here those outside of units do, of any size); \"auto\" = 10 x "
+              "hidden size.")
               .range(">=0")
               .also({"param_persistence_threshold"}),
           parsed("stage3_model_persistence_threshold", integer, "9223372036854775807",
-                 "Most elements that stay gathered.")
+                 "Most elements that stay gathered; see stage3_param_persistence_threshold.")
               .range(">=0")
               .also({"model_persistence_threshold"}),
-          parsed("stage3_max_live_parameters", integer, "1e9", "Most elements gathered at once.")
+          parsed("stage3_max_live_parameters", integer, "1e9", "Most elements gathered at once; here one unit's.")
               .range(">=0")
               .also({"max_live_parameters"}),
-          parsed("stage3_max_reuse_distance", integer, "1e9", "Keep what is used again within so many elements.")
+          parsed("stage3_max_reuse_distance", integer, "1e9",
+                 "Keep what is used again within so many elements; here a unit is let go after each use.")
               .range(">=0")
               .also({"max_reuse_distance"}),
           parsed("stage3_gather_16bit_weights_on_model_save", boolean, "false",
-                 "Gather the 16-bit weights for a saved model.")
+                 "Gather the 16-bit weights for a saved model; training.export always does.")
               .also({"gather_16bit_weights_on_model_save"}),
           later("stage3_module_granularity_threshold", integer, "0", "Treat modules finer than this as one; 0 = off.")
               .range(">=0")
               .also({"module_granularity_threshold"}),
-          parsed("stage3_use_all_reduce_for_fetch_params", boolean, "false", "Gather by a sum of zero-padded buffers.")
+          parsed("stage3_use_all_reduce_for_fetch_params", boolean, "false",
+                 "Gather by a sum of zero-padded buffers; always an all-gather here.")
               .also({"use_all_reduce_for_fetch_params"}),
-          parsed("stage3_allgather_sequential", boolean, "false", "Gather one parameter at a time.")
+          parsed("stage3_allgather_sequential", boolean, "false",
+                 "Gather one parameter at a time; here a unit at once.")
               .also({"allgather_sequential"}),
-          parsed("ignore_unused_parameters", boolean, "true", "false = an error where a parameter gets no gradient."),
+          later("ignore_unused_parameters", boolean, "true",
+                "A parameter without a gradient counts as zero; false = it is an error."),
           later("legacy_stage1", boolean, "false", "Removed long ago."),
           parsed("round_robin_gradients", boolean, "false",
-                 "Deal parameters out over the ranks in turn (stages 1 and 2)."),
-          parsed("parameter_alignment", boolean, "false", "Start each parameter at 16 bytes in the flat buffer."),
+                 "Deal parameters out over the ranks in turn (stages 1 and 2); slices are even here without it."),
+          parsed("parameter_alignment", boolean, "false",
+                 "Start each parameter at 16 bytes in the flat buffer; no kernel here needs it."),
           later("zero_hpz_partition_size", integer, "1", "ZeRO++: ranks of the secondary shard group.")
               .range(">=0")
               .also_off({"0"}),
@@ -543,11 +558,13 @@ void zero(Rows& rows) {
               .range(">=-1")
               .also_off({"0"}),
           later("mics_hierarchical_params_gather", boolean, "false", "MiCS: gather in two levels."),
-          parsed("memory_efficient_linear", boolean, "true", "Stage 3 keeps no weight for backward."),
+          parsed("memory_efficient_linear", boolean, "true", "Stage 3 keeps no weight for backward; always so here."),
           later("pipeline_loading_checkpoint", boolean, "false", "Ranks of a node load one after another (stage 3)."),
           parsed("override_module_apply", boolean, "true", "Python only: gather in Module.apply."),
-          parsed("log_trace_cache_warnings", boolean, "false", "Log when the order of the units changes."),
-          parsed("enable_sanity_checks", boolean, "false", "More checks across ranks."),
+          parsed("log_trace_cache_warnings", boolean, "false",
+                 "Log when the order of the units changes; no order is recorded here."),
+          parsed("enable_sanity_checks", boolean, "false",
+                 "More checks across ranks; those that exist are always on here."),
           parsed("save_muon_momentum_buffer_in_memory", boolean, "false", "Keep Muon's momentum out of nvme."),
           works("leaf_module", section, "{}", "Modules gathered as one with all they hold.")
               .complaining("leaf_module configuration must be a mapping of fields to values"),
@@ -700,7 +717,7 @@ void memory_and_files(Rows& rows) {
                       "Wait for the device around each; changes timing only."),
                later("profile", boolean, "false", "Time each recompute."),
            });
-  rows.add(works("aio", section, "{}", "Asynchronous file I/O of nvme offload and checkpoints."),
+  rows.add(parsed("aio", section, "{}", "Asynchronous file I/O of nvme offload, which takes these numbers."),
            {
                parsed("block_size", integer, "1048576", "Bytes of one request.").range(">0"),
                parsed("queue_depth", integer, "8", "Requests under way.").range(">0"),
