@@ -212,14 +212,13 @@ std::optional<Evaluation> Trainer::evaluate() {
   bool stopped = false;
   for (std::int64_t batch = 0; batch < batches && !stopped; ++batch) {
     const std::int64_t rows = reader.read(batch, group_->rank(), span_of(inputs), span_of(targets));
-    if (rows > 0) {
-      const at::Tensor ids = inputs.narrow(0, 0, rows);
-      const at::Tensor labels = labels_of(ids, targets.narrow(0, 0, rows));
-      const at::Tensor loss = engine_->forward([&] { return model_->forward(ids, labels).loss; });
-      const double tokens = static_cast<double>(rows * sequence_length_);
-      sums[0] += loss.item<double>() * tokens;
-      sums[1] += tokens;
-    }
+    // A rank that the last batch doesn't reach still takes part, for units that are gathered from all ranks.
+    const at::Tensor ids = inputs.narrow(0, 0, std::max<std::int64_t>(rows, 1));
+    const at::Tensor labels = labels_of(ids, targets.narrow(0, 0, ids.size(0)));
+    const at::Tensor loss = engine_->forward([&] { return model_->forward(ids, labels).loss; });
+    const double tokens = static_cast<double>(rows * sequence_length_);
+    if (rows > 0) sums[0] += loss.item<double>() * tokens;
+    sums[1] += tokens;
     stopped = group_->any(signals_.requested());
   }
   engine_->train(was_training);
