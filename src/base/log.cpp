@@ -9,11 +9,14 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <vector>
 
 #include "base/error.h"
 
 namespace deepspeed::log {
 namespace {
+
+constexpr std::size_t most_early = 1000;
 
 struct State {
   std::mutex mutex;
@@ -22,6 +25,12 @@ struct State {
   Level level = Level::info;
   std::shared_ptr<spdlog::logger> terminal;
   std::shared_ptr<spdlog::logger> file;
+  /// What was said before there was a file.
+  struct Early {
+    spdlog::log_clock::time_point time;
+    std::string line;
+  };
+  std::vector<Early> early;
   void (*before)() = nullptr;
   void (*after)() = nullptr;
   std::set<std::string, std::less<>> once;
@@ -65,6 +74,8 @@ void write_locked(State& s, Level level, std::string_view message) {
   if (s.file != nullptr) {
     s.file->info("{}", line);
     s.file->flush();
+  } else if (s.early.size() < most_early) {
+    s.early.push_back({spdlog::log_clock::now(), std::move(line)});
   }
 }
 
@@ -107,6 +118,11 @@ void set_file(const std::string& path) {
   s.file = std::make_shared<spdlog::logger>("file", std::make_shared<spdlog::sinks::basic_file_sink_st>(path, false));
   s.file->set_pattern("[%Y-%m-%d %H:%M:%S] %v");
   s.file->set_level(spdlog::level::trace);
+  for (const State::Early& early : s.early) {
+    s.file->log(early.time, spdlog::source_loc{}, spdlog::level::info, early.line);
+  }
+  s.early.clear();
+  s.file->flush();
 }
 
 void set_terminal_hooks(void (*before)(), void (*after)()) {

@@ -20,7 +20,7 @@ void set_level(Level level);
 /// "debug", "info", "warning", "error", "critical"; anything else throws ConfigError.
 Level parse_level(std::string_view name);
 
-/// Also appends every message to this file (rank 0 only). An empty path stops it.
+/// Also appends every message to this file (rank 0 only), first those of before. An empty path stops it.
 void set_file(const std::string& path);
 
 /// Called before and after a message is printed, for a live progress line that shares the terminal.

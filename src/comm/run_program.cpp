@@ -67,6 +67,7 @@ void say(const std::string& text) {
   std::fflush(stdout);
   std::fputs(text.c_str(), stderr);
   std::fflush(stderr);
+  if (!text.empty()) log::write_to_file(text.substr(0, text.find_last_not_of('\n') + 1));
 }
 
 /// One rank's side of the talk. All but the constructor and `conclude` runs on the communication thread.
