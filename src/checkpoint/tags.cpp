@@ -84,8 +84,8 @@ std::string series_of(std::string_view tag) {
 Listing list(const fs::path& folder) {
   Listing listing;
   std::error_code error;
+  if (!fs::exists(folder, error) && !error) return listing;
   fs::directory_iterator entries(folder, error);
-  if (error == std::errc::no_such_file_or_directory) return listing;
   if (error) io::throw_system_error("can't list", folder, error.value());
   for (const fs::directory_entry& entry : entries) {
     const std::string name = entry.path().filename().string();
