@@ -51,7 +51,11 @@ struct Arguments {
     }
     if (!steps.empty()) all.push_back("training.steps=" + steps);
     if (!output.empty()) put("training.output", output);
-    if (!resume.empty()) put("training.resume", resume);
+    if (!resume.empty()) {
+      put("training.resume", resume);
+    } else if (evaluate && !model.empty()) {
+      put("training.resume", "never");  // what is asked about is that model, not the run that may follow from it
+    }
     if (!export_folder.empty()) put("training.export", export_folder);
     all.insert(all.end(), set.begin(), set.end());
     return all;
@@ -146,10 +150,11 @@ int train(comm::Process& process, const Arguments& a) {
   const kernels::Threads threads;
   const config::Config config = shared_config(*process.world(), a);
   if (const auto level = config.find<std::string>("log_level")) log::set_level(log::parse_level(*level));
-  train::Trainer trainer(process.world(), config);
+  train::Trainer trainer(process.world(), config, a.evaluate ? train::Purpose::evaluate : train::Purpose::train);
   std::optional<train::Evaluation> result;
   try {
     if (!a.evaluate) return trainer.run();
+    log::info("evaluating: {}", trainer.load_weights());
     result = trainer.evaluate();
   } catch (...) {
     // Told here, while the buffers that a collective may still write to are alive.

@@ -18,6 +18,8 @@ struct RunFolder {
   std::filesystem::path metrics() const { return root / "metrics.jsonl"; }
   std::filesystem::path tensorboard() const { return root / "tensorboard"; }
 
+  /// The folder that the configuration names, whether it is there or not.
+  static RunFolder of(const config::Config& config);
   /// Collective: rank 0 makes the folder, writes config.json and opens log.txt. Throws IoError on every rank.
   static RunFolder open(comm::Group& group, const config::Config& config);
 };

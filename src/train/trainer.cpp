@@ -7,9 +7,11 @@
 #include <ATen/ops/empty_like.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -40,6 +42,14 @@ std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return x ^ (x >> 31);
+}
+
+/// The number of steps where only time ends the run.
+constexpr std::int64_t endless = std::numeric_limits<std::int64_t>::max();
+
+/// "step 7 of 20"
+std::string step_of(std::int64_t step, std::int64_t steps) {
+  return steps == endless ? fmt::format("step {}", step) : fmt::format("step {} of {}", step, steps);
 }
 
 /// training.time_limit in seconds; 0 = none.
@@ -74,16 +84,45 @@ std::span<std::int64_t> span_of(at::Tensor& tensor) {
   return {static_cast<std::int64_t*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.numel())};
 }
 
+/// Whether any rank wants to stop, for a loop of passes that may be much shorter than a collective takes: the ranks ask
+/// each other every 0.1 s or so, in a pass that they agree on.
+class SharedStop {
+ public:
+  SharedStop(comm::Group& group, const StopSignals& signals) : group_(group), signals_(signals) {}
+
+  /// Collective; called after each pass.
+  bool requested() {
+    if (++passes_ < wait_) return false;
+    double shared[2] = {signals_.requested() ? 1.0 : 0.0, seconds_since(since_) / static_cast<double>(passes_)};
+    group_.all_reduce({shared, 2, base::Dtype::f64}, comm::ReduceOp::max).wait();
+    wait_ = static_cast<std::int64_t>(std::clamp(0.1 / std::max(shared[1], 1e-9), 1.0, 1000.0));
+    passes_ = 0;
+    since_ = Clock::now();
+    return shared[0] > 0;
+  }
+
+ private:
+  comm::Group& group_;
+  const StopSignals& signals_;
+  std::int64_t passes_ = 0;
+  std::int64_t wait_ = 1;
+  Clock::time_point since_ = Clock::now();
+};
+
 }  // namespace
 
 double Evaluation::perplexity() const {
   return std::exp(loss);
 }
 
-Trainer::Trainer(std::shared_ptr<comm::Group> group, config::Config config)
-    : group_(std::move(group)), config_(std::move(config)) {
+Trainer::Trainer(std::shared_ptr<comm::Group> group, config::Config config, Purpose purpose)
+    : group_(std::move(group)), config_(std::move(config)), purpose_(purpose) {
   seed_ = static_cast<std::uint64_t>(config_.get<std::int64_t>("training.seed"));
-  nlohmann::json section = config_.get<nlohmann::json>("model");
+  time_limit_ = time_limit_of(config_);
+  if (group_->rank() == 0 && purpose_ == Purpose::train) {
+    signals_.set_notice("ds_train: stopping after the next step (a second signal stops at once)\n");
+  }
+  nlohmann::json section = config_.find<nlohmann::json>("model").value_or(nullptr);
   if (section.is_null()) {
     throw base::ConfigError("model: no model; give a Hugging Face folder with --model DIR, or model.type and its keys");
   }
@@ -106,18 +145,21 @@ void Trainer::open_data() {
     throw base::ConfigError(fmt::format("data.sequence_length: {} is longer than the model's context of {} tokens",
                                         sequence_length_, model_->context_length()));
   }
-  if (!config_.given("data.train")) {
+  const bool trains = purpose_ == Purpose::train;
+  const auto validation = config_.find<nlohmann::json>("data.validation");
+  const bool has_validation_files = validation && !validation->is_null() && !validation->is_number();
+  if (config_.given("data.train") && (trains || !has_validation_files)) {
+    text_ = data::open_tokens(paths_of(config_.get<nlohmann::json>("data.train")), format, *tokenizer_);
+    train_tokens_ = text_;
+  } else if (trains) {
     throw base::ConfigError("data.train: no training data; give a file here or with --train FILE");
   }
-  text_ = data::open_tokens(paths_of(config_.get<nlohmann::json>("data.train")), format, *tokenizer_);
-  train_tokens_ = text_;
-  const auto validation = config_.find<nlohmann::json>("data.validation");
-  if (validation && validation->is_number()) {
-    if (validation->get<double>() > 0) {
-      std::tie(train_tokens_, validation_tokens_) = data::split(text_, validation->get<double>(), sequence_length_);
-    }
-  } else if (validation && !validation->is_null()) {
+  if (has_validation_files) {
     validation_tokens_ = data::open_tokens(paths_of(*validation), format, *tokenizer_);
+  } else if (text_ != nullptr && validation && validation->is_number() && validation->get<double>() > 0) {
+    std::tie(train_tokens_, validation_tokens_) = data::split(text_, validation->get<double>(), sequence_length_);
+  } else if (!trains) {
+    validation_tokens_ = text_;
   }
   for (const auto& source : {train_tokens_, validation_tokens_}) {
     if (source != nullptr && format != "bin" && source->vocab_size() > model_->vocab_size() &&
@@ -126,6 +168,7 @@ void Trainer::open_data() {
                                         tokenizer_->vocab_size() - 1, model_->vocab_size()));
     }
   }
+  if (!trains) return;
   data::BatchOptions options;
   options.sequence_length = sequence_length_;
   options.micro_batch = config_.get<std::int64_t>("train_micro_batch_size_per_gpu");
@@ -136,68 +179,98 @@ void Trainer::open_data() {
   options.seed = seed_;
   batches_ = std::make_unique<data::BatchReader>(train_tokens_, options);
 
-  if (const auto steps = config_.find<std::int64_t>("training.steps")) {
-    steps_ = *steps;
-  } else if (const auto epochs = config_.find<double>("training.epochs")) {
-    steps_ = batches_->steps(*epochs);
-  } else {
-    steps_ = batches_->steps(1);
-  }
+  // The first limit that is reached ends the run.
+  const auto steps = config_.find<std::int64_t>("training.steps");
+  const auto epochs = config_.find<double>("training.epochs");
+  steps_ = steps.value_or(epochs || time_limit_ == 0 ? batches_->steps(epochs.value_or(1)) : endless);
+  if (steps && epochs) steps_ = std::min(*steps, batches_->steps(*epochs));
 }
 
-void Trainer::resume() {
+std::string Trainer::load_weights() {
   const std::string how = config_.find<std::string>("training.resume").value_or("never");
-  const std::filesystem::path own = folder_.checkpoints();
+  const std::filesystem::path own = RunFolder::of(config_).checkpoints();
+  const bool trains = purpose_ == Purpose::train;
   std::optional<checkpoint::Reader> reader;
+  bool own_checkpoint = how == "auto";
   if (how == "auto") {
     reader = checkpoint::Reader::open_newest(*group_, own);
-    if (!reader) log::info("no checkpoint in {}: a fresh start", own.string());
   } else if (how == "never") {
-    if (!checkpoint::list_tags(own).empty()) {
+    if (trains && !checkpoint::list_tags(own).empty()) {
       throw base::ConfigError(fmt::format(
           "training.resume: {} holds checkpoints of an earlier run, which a fresh start would mix with its own; go on "
           "with --resume auto, or choose another --output",
           own.string()));
     }
   } else {
-    // A tag of this run, a checkpoint, a run folder, or a folder of checkpoints.
+    // A checkpoint, a run folder or a folder of checkpoints; else a tag of this run.
     const std::filesystem::path given = how;
-    if (how != "latest" && std::filesystem::exists(own / given)) {
-      reader = checkpoint::Reader::open(*group_, own, how);
-    } else if (std::filesystem::exists(given / "manifest.json")) {
-      reader = checkpoint::Reader::open(*group_, given.parent_path(), given.filename().string());
-    } else {
+    const bool is_path = how.find('/') != std::string::npos || std::filesystem::is_directory(given);
+    if (std::filesystem::exists(given / "manifest.json")) {
+      const std::filesystem::path whole = std::filesystem::absolute(given / "manifest.json").parent_path();
+      reader = checkpoint::Reader::open(*group_, whole.parent_path(), whole.filename().string());
+    } else if (how == "latest" || (is_path && !std::filesystem::exists(own / given))) {
       std::filesystem::path folder = how == "latest" ? own : given;
       if (std::filesystem::exists(folder / "checkpoints")) folder /= "checkpoints";
       reader = checkpoint::Reader::open(*group_, folder, checkpoint::latest_tag(folder));
+    } else {
+      reader = checkpoint::Reader::open(*group_, own, how);
+      own_checkpoint = true;
     }
   }
-  if (!reader) return;
-  const nlohmann::json client = engine_->load_checkpoint(*reader);
-  if (how == "auto") saved_step_ = engine_->global_steps();
-  log::info("resumed from checkpoint {} at step {}", reader->tag(), engine_->global_steps());
-  if (client.value("seed", seed_) != seed_) {
+  const std::optional<std::string> model = config_.find<std::string>("model.path");
+  if (!reader) {
+    const std::string why = how == "auto" ? fmt::format("no checkpoint in {}: ", own.string()) : "";
+    if (model) return fmt::format("{}the model {}", why, *model);
+    return why + (trains ? "a fresh start" : "a model that was never trained");
+  }
+  engine::LoadOptions options;
+  options.load_module_only = !trains;
+  const nlohmann::json client = engine_->load_checkpoint(*reader, options);
+  if (own_checkpoint) {
+    saved_step_ = engine_->global_steps();
+    checkpoint_ = reader->tag();
+  }
+  evaluation_due_ = client.value("evaluation_due", false);
+  if (client.value("seed", seed_) != seed_ && trains) {
     log::warn("training.seed differs from the checkpoint's: the order of the data changes from here on");
   }
+  return fmt::format("checkpoint {} of step {}", reader->tag(), reader->state().at("global_steps").get<std::int64_t>());
 }
 
 void Trainer::save() {
   if (saved_step_ == engine_->global_steps()) return;
   const Clock::time_point start = Clock::now();
   const std::string tag = fmt::format("global_step{}", engine_->global_steps());
-  engine_->save_checkpoint(folder_.checkpoints(), tag, {{"seed", seed_}}, true,
+  engine_->save_checkpoint(folder_.checkpoints(), tag, {{"seed", seed_}, {"evaluation_due", evaluation_due_}}, true,
                            static_cast<int>(config_.find<std::int64_t>("training.keep_last").value_or(0)));
   saved_step_ = engine_->global_steps();
-  if (group_->rank() == 0) {
-    signals_.set_notice(
-        fmt::format("ds_train: stopping; the last good checkpoint is {}\n", (folder_.checkpoints() / tag).string()));
-  }
+  checkpoint_ = tag;
+  set_notice();
   log::info("saved {} in {:.2f} s", (folder_.checkpoints() / tag).string(), seconds_since(start));
+}
+
+std::uint64_t Trainer::checkpoint_bytes() const {
+  const auto bytes_of = [](base::Dtype type) { return static_cast<std::uint64_t>(base::size_of(type)); };
+  const base::Dtype working = engine_->precision().working;
+  std::uint64_t each = bytes_of(working);
+  if (working != base::Dtype::f32) each += bytes_of(base::Dtype::f32);
+  for (const optim::StateSpec& state : engine_->optimizer().rule().states()) each += bytes_of(state.type);
+  return each * static_cast<std::uint64_t>(engine_->parameter_count());
+}
+
+void Trainer::set_notice() {
+  if (group_->rank() != 0) return;
+  const std::string last = checkpoint_.empty()
+                               ? "there is no checkpoint yet"
+                               : "the last good checkpoint is " + (folder_.checkpoints() / checkpoint_).string();
+  signals_.set_notice(fmt::format("ds_train: stopping after this step (a second signal stops at once); {}\n", last));
 }
 
 std::optional<Evaluation> Trainer::evaluate() {
   if (validation_tokens_ == nullptr) {
-    throw base::ConfigError("data.validation: nothing to evaluate on; give a file, or a fraction of data.train");
+    throw base::ConfigError(
+        "data.validation: nothing to evaluate on; give a file here or with --validation FILE, or a fraction of "
+        "data.train");
   }
   const data::EvaluationReader reader(validation_tokens_, sequence_length_, engine_->train_micro_batch_size_per_gpu(),
                                       group_->size());
@@ -210,6 +283,7 @@ std::optional<Evaluation> Trainer::evaluate() {
   std::int64_t batches = reader.batches();
   if (const auto limit = config_.find<std::int64_t>("training.evaluate_batches")) batches = std::min(batches, *limit);
   bool stopped = false;
+  SharedStop stop(*group_, signals_);
   for (std::int64_t batch = 0; batch < batches && !stopped; ++batch) {
     const std::int64_t rows = reader.read(batch, group_->rank(), span_of(inputs), span_of(targets));
     // A rank that the last batch doesn't reach still takes part, for units that are gathered from all ranks.
@@ -219,7 +293,7 @@ std::optional<Evaluation> Trainer::evaluate() {
     const double tokens = static_cast<double>(rows * sequence_length_);
     if (rows > 0) sums[0] += loss.item<double>() * tokens;
     sums[1] += tokens;
-    stopped = group_->any(signals_.requested());
+    stopped = stop.requested();
   }
   engine_->train(was_training);
   if (stopped) return std::nullopt;
@@ -248,14 +322,17 @@ double Trainer::train_step() {
 }
 
 void Trainer::log_start() {
-  log::info("model: {} parameters, context {}; {} in fp32 masters of {} weights",
-            profile::format_count(static_cast<double>(engine_->parameter_count())), model_->context_length(),
-            config_.find<std::string>("optimizer.type").value_or(""), base::name_of(engine_->precision().working));
+  const base::Dtype working = engine_->precision().working;
+  log::info("model: {} parameters in {}{}, context {} tokens; optimizer {}",
+            profile::format_count(static_cast<double>(engine_->parameter_count())), base::name_of(working),
+            working == base::Dtype::f32 ? "" : " with fp32 masters", model_->context_length(),
+            engine_->optimizer().rule().name());
   log::info(
-      "data: {} training samples of {} tokens, {} validation samples; {} ranks x micro batch {} x accumulation {} = {} "
-      "samples a step",
+      "data: {} training samples of {} tokens, {} validation samples; {} x micro batch {} x accumulation {} = "
+      "{} samples a step",
       batches_->samples(), sequence_length_,
-      validation_tokens_ ? data::sample_count(validation_tokens_->size(), sequence_length_) : 0, group_->size(),
+      validation_tokens_ ? data::sample_count(validation_tokens_->size(), sequence_length_) : 0,
+      group_->size() == 1 ? "1 rank" : fmt::format("{} ranks", group_->size()),
       engine_->train_micro_batch_size_per_gpu(), engine_->gradient_accumulation_steps(), engine_->train_batch_size());
   if (group_->rank() == 0 && text_->vocab_size() <= 256) {
     bigram_entropy_ = data::bigram_entropy(*text_);
@@ -271,9 +348,13 @@ void Trainer::report(const Evaluation& evaluation) {
 }
 
 int Trainer::run() {
+  // Nothing is written before it is clear where the run begins.
+  const std::string beginning = load_weights();
   folder_ = RunFolder::open(*group_, config_);
+  set_notice();
+  comm::on_root(*group_, [&] { checkpoint::check_folder(folder_.checkpoints(), checkpoint_bytes()); });
   log_start();
-  resume();
+  log::info("beginning: {}", beginning);
   const bool speaks = group_->rank() == 0;
   const std::int64_t start_step = engine_->global_steps();
   const std::optional<std::int64_t> resumed_at =
@@ -301,14 +382,9 @@ int Trainer::run() {
     profile::ProgressOptions options;
     options.interval = config_.find<std::int64_t>("steps_per_print").value_or(10);
     progress.emplace(options);
-    signals_.set_notice(start_step > 0
-                            ? fmt::format("ds_train: stopping; the last good checkpoint is that of step {} in {}\n",
-                                          start_step, folder_.checkpoints().string())
-                            : "ds_train: stopping; there is no checkpoint yet\n");
   }
   const std::int64_t save_every = config_.get<std::int64_t>("training.save_every");
   const std::int64_t evaluate_every = config_.get<std::int64_t>("training.evaluate_every");
-  const double time_limit = time_limit_of(config_);
   const std::int64_t step_tokens = engine_->train_batch_size() * sequence_length_;
 
   engine_->train();
@@ -317,14 +393,32 @@ int Trainer::run() {
   std::optional<Evaluation> evaluation;
   bool stop = false;
   bool out_of_time = false;
-  if (start_step >= steps_) log::info("step {} of {}: nothing left to train", start_step, steps_);
+  const auto assess = [&] {
+    const std::optional<Evaluation> done = evaluate();
+    if (!done) return false;
+    evaluation = done;
+    report(*done);
+    if (!speaks) return true;
+    metrics->write(engine_->global_steps(), {{"validation_loss", done->loss}, {"perplexity", done->perplexity()}});
+    monitors.write("Validation/Samples/loss", done->loss, engine_->global_samples());
+    return true;
+  };
+  // The stopped run's step was to be followed by an evaluation.
+  if (evaluation_due_ && validation_tokens_ != nullptr) {
+    if (assess()) {
+      evaluation_due_ = false;
+    } else {
+      stop = true;
+    }
+  }
+  if (start_step >= steps_) log::info("{}: nothing left to train", step_of(start_step, steps_));
   while (engine_->global_steps() < steps_ && !stop && !out_of_time) {
     const double lr = engine_->get_lr()[0];
     const double scale = engine_->loss_scale();
     const Clock::time_point step_started = Clock::now();
     // One small reduction a step carries all that ranks must agree on.
     double shared[3] = {train_step() / group_->size(), signals_.requested() ? 1.0 : 0.0,
-                        speaks && time_limit > 0 && seconds_since(started) > time_limit ? 1.0 : 0.0};
+                        speaks && time_limit_ > 0 && seconds_since(started) > time_limit_ ? 1.0 : 0.0};
     group_->all_reduce({shared, 3, base::Dtype::f64}).wait();
     stop = shared[1] > 0;
     out_of_time = shared[2] > 0;
@@ -350,42 +444,35 @@ int Trainer::run() {
       if (engine_->precision().scaled) monitors.write("Train/Samples/loss_scale", scale, samples);
       profile::ProgressState state;
       state.step = step;
-      state.total_steps = steps_;
+      state.total_steps = steps_ == endless ? 0 : steps_;
       state.loss = line.loss;
       state.lr = lr;
       if (evaluation) state.validation_loss = evaluation->loss;
       state.tokens_per_s = throughput.tokens_per_second();
-      state.remaining_s = throughput.remaining_seconds(steps_ - step);
+      if (steps_ != endless) state.remaining_s = throughput.remaining_seconds(steps_ - step);
       state.host_bytes = profile::host_bytes();
       progress->update(state);
     }
     const bool last = step >= steps_ || out_of_time;
-    if (!stop && validation_tokens_ != nullptr && (last || (evaluate_every > 0 && step % evaluate_every == 0))) {
-      if (const std::optional<Evaluation> done = evaluate()) {
-        evaluation = done;
-        report(*done);
-        if (speaks) {
-          metrics->write(step, {{"validation_loss", done->loss}, {"perplexity", done->perplexity()}});
-          monitors.write("Validation/Samples/loss", done->loss, engine_->global_samples());
-        }
-      } else {
-        stop = true;
-      }
+    evaluation_due_ = validation_tokens_ != nullptr && (last || (evaluate_every > 0 && step % evaluate_every == 0));
+    if (evaluation_due_ && !stop) {
+      evaluation_due_ = !assess();
+      stop = evaluation_due_;
     }
     if (stop || last || (save_every > 0 && step % save_every == 0)) save();
   }
   progress.reset();
   monitors.flush();
-  if (stop && engine_->global_steps() < steps_) {
-    log::info("stopped at step {} of {} by {}; run the same command again to go on", engine_->global_steps(), steps_,
+  save();  // where no step was left: the weights may come from elsewhere
+  if (stop && (engine_->global_steps() < steps_ || evaluation_due_)) {
+    log::info("stopped at {} by {}; run the same command again to go on", step_of(engine_->global_steps(), steps_),
               signals_.name().empty() ? "another rank's signal" : signals_.name());
     return static_cast<int>(base::ExitCode::preempted);
   }
-  if (out_of_time) log::info("training.time_limit: ended at step {} of {}", engine_->global_steps(), steps_);
+  if (out_of_time) log::info("training.time_limit: ended at {}", step_of(engine_->global_steps(), steps_));
   // A run that was complete before it began still tells what its model is worth.
   if (!evaluation && validation_tokens_ != nullptr) {
-    evaluation = evaluate();
-    if (evaluation) report(*evaluation);
+    if (const std::optional<Evaluation> done = evaluate()) report(*done);
   }
   if (const auto folder = config_.find<std::string>("training.export")) export_model(*folder);
   log::info("done: {} steps, {} tokens in {}, {} tokens/s", engine_->global_steps() - start_step,
