@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "support/child.h"
+
+namespace deepspeed::comm {
 namespace {
 
 using testing::AllOf;
@@ -19,31 +17,22 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 struct Outcome {
-  int status = -1;
+  int status;
   std::string text;  // stdout and stderr
-  double seconds = 0;
+  double seconds;
 };
 
-/// Runs a job under mpirun, in an environment without traces of the MPI that runs this test.
-Outcome job(int ranks, const std::string& scenario, const std::string& environment = "",
+/// Runs a job, under mpirun unless `ranks` is 0.
+Outcome job(int ranks, const std::string& scenario, const std::vector<std::string>& environment = {},
             const std::string& binding = "none") {
-  const char* path = std::getenv("PATH");
-  const std::string start =
-      ranks == 0 ? "" : fmt::format("'{}' --oversubscribe --bind-to {} -q -n {}", DS_MPIRUN, binding, ranks);
-  const std::string command = fmt::format(
-      "env -i PATH='{}' HOME=/tmp OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 {} {} "
-      "'{}' "
-      "{} 2>&1",
-      path == nullptr ? "/usr/bin:/bin" : path, environment, start, DS_COMM_JOB, scenario);
-  const auto begin = std::chrono::steady_clock::now();
-  Outcome outcome;
-  FILE* pipe = popen(command.c_str(), "r");
-  std::array<char, 4096> chunk{};
-  for (std::size_t n = 0; (n = fread(chunk.data(), 1, chunk.size(), pipe)) > 0;) outcome.text.append(chunk.data(), n);
-  const int status = pclose(pipe);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return outcome;
+  testing_support::Start start;
+  if (ranks > 0) {
+    start.command = {DS_MPIRUN, "--oversubscribe", "--bind-to", binding, "-q", "-n", std::to_string(ranks)};
+  }
+  start.command.insert(start.command.end(), {DS_COMM_JOB, scenario});
+  start.environment = environment;
+  const testing_support::Outcome outcome = testing_support::run(start);
+  return {outcome.status, outcome.text(), outcome.seconds};
 }
 
 /// Seconds that a job may take: these, on a machine with time to spare; more where already a job that does nothing is
@@ -61,7 +50,7 @@ TEST(RunProgram, EndsWell) {
 TEST(RunProgram, ARankOnTooFewCoresIsToldOnce) {
   const auto cores = std::thread::hardware_concurrency();
   if (cores < 2) GTEST_SKIP() << "one core";
-  const Outcome outcome = job(1, "preempted", "", "hwthread");
+  const Outcome outcome = job(1, "preempted", {}, "hwthread");
   EXPECT_EQ(outcome.status, 75);
   EXPECT_THAT(outcome.text, AllOf(HasSubstr("warning: a rank is bound to 1 of the"),
                                   HasSubstr("`mpirun --bind-to none`"), HasSubstr("--map-by slot:PE=")));
@@ -78,7 +67,7 @@ TEST(RunProgram, WorksWithoutALauncher) {
 }
 
 TEST(RunProgram, AForeignLauncherIsRefused) {
-  const Outcome outcome = job(0, "fine", "PMI_SIZE=4 PMI_RANK=1");
+  const Outcome outcome = job(0, "fine", {"PMI_SIZE=4", "PMI_RANK=1"});
   EXPECT_EQ(outcome.status, 7);
   EXPECT_THAT(outcome.text, AllOf(StartsWith("comm_job: error: "), HasSubstr("one of 4 processes (PMI_SIZE=4)")));
 }
@@ -151,7 +140,7 @@ TEST(RunProgram, AKilledRankEndsTheJob) {
 }
 
 TEST(RunProgram, AHangIsToldWithTheCollective) {
-  const Outcome outcome = job(3, "timeout", "DS_COMM_TIMEOUT=1");
+  const Outcome outcome = job(3, "timeout", {"DS_COMM_TIMEOUT=1"});
   EXPECT_EQ(outcome.status, 7);
   EXPECT_THAT(outcome.text,
               AllOf(StartsWith("comm_job: error: ranks 0-1: all_reduce #2 on group 'world': not done after 1 s"),
@@ -160,14 +149,14 @@ TEST(RunProgram, AHangIsToldWithTheCollective) {
 }
 
 TEST(RunProgram, DifferentCollectivesAreFound) {
-  const Outcome outcome = job(2, "mismatch", "DS_COMM_CHECK=1");
+  const Outcome outcome = job(2, "mismatch", {"DS_COMM_CHECK=1"});
   EXPECT_EQ(outcome.status, 7);
   EXPECT_THAT(outcome.text, AllOf(HasSubstr("the ranks don't call the same collective"),
                                   HasSubstr("all_reduce #2 fp32[1] sum"), HasSubstr("barrier #2")));
 }
 
 TEST(RunProgram, ABadTimeoutIsRefused) {
-  const Outcome outcome = job(0, "fine", "DS_COMM_TIMEOUT=soon");
+  const Outcome outcome = job(0, "fine", {"DS_COMM_TIMEOUT=soon"});
   EXPECT_EQ(outcome.status, 3);
   EXPECT_THAT(outcome.text, HasSubstr("DS_COMM_TIMEOUT: 'soon'"));
 }
@@ -179,3 +168,4 @@ TEST(RunProgram, AbortEndsAllRanks) {
 }
 
 }  // namespace
+}  // namespace deepspeed::comm
