@@ -2,13 +2,16 @@
 // The engine over small own modules, where every number has a closed form.
 #include "engine/engine.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "base/error.h"
@@ -275,6 +278,34 @@ TEST(EngineRanks, TinyAndOddSizes) {
     }
     for (const auto& other : results) EXPECT_EQ(other, results[0]);
   }
+}
+
+// Between uses a sharded weight isn't here; touching it is an error that names it, never a crash.
+TEST(EngineRanks, ReleasedWeightsNameThemselves) {
+  const std::string name = "transformer.h.0.mlp.c_fc.weight";
+  Case run("gpt2-tiny",
+           {{"train_batch_size", 8}, {"optimizer", adam(1e-3, 1e-8)}, {"zero_optimization", {{"stage", 3}}}}, world());
+  const at::Tensor weight = run.model->named_parameters()[name];
+  const auto expect_named = [&](const std::function<void()>& use) {
+    try {
+      use();
+      ADD_FAILURE() << "a released weight could be read";
+    } catch (const std::exception& error) {
+      EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+    }
+  };
+  for (int step = 0; step < 2; ++step) {
+    run.step();
+    const at::NoGradGuard no_grad;
+    expect_named([&] { weight.sum(); });
+    expect_named([&] { weight.view({-1}).narrow(0, 0, 3).sum(); });
+    expect_named([&] { at::linear(at::ones({1, weight.size(1)}), weight); });
+    expect_named([&] { weight.data_ptr(); });
+  }
+  // All of it can still be had, collectively.
+  std::int64_t elements = 0;
+  for (const auto& [parameter, tensor] : run.engine->module_state_dict()) elements += tensor.numel();
+  EXPECT_EQ(elements, run.engine->parameter_count());
 }
 
 TEST(EngineRanks, TheBoundaryCanBeForced) {

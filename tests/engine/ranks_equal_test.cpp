@@ -61,11 +61,12 @@ TEST(RanksEqualRanks, TwiceTheSameBits) {
   EXPECT_EQ(trained("gpt2-tiny", world()->size(), world()), trained("gpt2-tiny", world()->size(), world()));
 }
 
-// The reduction sums in rank order, so neither the stage nor the bucket size reaches a bit.
+// The reduction sums in rank order, so neither the stage nor the bucket size reaches a bit; nor does recomputation.
 TEST(RanksEqualRanks, StageAndBucketChangeNoBit) {
-  const auto run = [&](int stage, std::int64_t bucket) {
+  const auto run = [&](int stage, std::int64_t bucket, bool checkpointing = false) {
     nlohmann::json config = config_for(world()->size(), stage);
     config["zero_optimization"]["reduce_bucket_size"] = bucket;
+    config["training"]["activation_checkpointing"] = checkpointing;
     Case one("gpt2-tiny", config, world());
     for (int s = 0; s < 5; ++s) one.step();
     return weights_of(*one.engine);
@@ -76,6 +77,7 @@ TEST(RanksEqualRanks, StageAndBucketChangeNoBit) {
     SCOPED_TRACE(stage);
     EXPECT_EQ(run(stage, 500000000), want);
     EXPECT_EQ(run(stage, 1001), want);
+    EXPECT_EQ(run(stage, 1001, true), want);
   }
 }
 
