@@ -3,9 +3,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -15,7 +13,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
@@ -34,6 +31,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "nn/products.h"
 
 namespace deepspeed::models {
 namespace {
@@ -57,12 +55,7 @@ torch::nn::Module& module_at(torch::nn::Module& root, std::string_view path) {
 }
 
 Tensor linear(const DecoderConfig& config, const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  if (!config.transposed) return at::linear(x, weight, bias.defined() ? std::optional<Tensor>(bias) : std::nullopt);
-  const Tensor rows = x.reshape({-1, x.size(-1)});
-  const Tensor y = bias.defined() ? at::addmm(bias, rows, weight) : rows.mm(weight);
-  std::vector<std::int64_t> shape = x.sizes().vec();
-  shape.back() = y.size(-1);
-  return y.view(shape);
+  return nn::linear(x, weight, bias, config.transposed);
 }
 
 Tensor norm(const DecoderConfig& config, const Tensor& x, const Tensor& weight, const Tensor& bias) {
@@ -89,9 +82,9 @@ Tensor attend_unfused(const Tensor& q, const Tensor& k, const Tensor& v, double 
   const std::int64_t positions = q.size(2);
   const auto joined = [&](const Tensor& t) { return t.reshape({-1, positions, t.size(3)}); };
   const Tensor later = at::full({positions, positions}, -std::numeric_limits<double>::infinity(), q.options()).triu(1);
-  const Tensor scores = at::bmm(joined(q) * scale, joined(k).transpose(1, 2)).add_(later);
+  const Tensor scores = nn::batch_product(joined(q) * scale, joined(k).transpose(1, 2)).add_(later);
   const Tensor chosen = at::dropout(at::softmax(scores, -1), dropout, dropout > 0.0);
-  return at::bmm(chosen, joined(v)).view(q.sizes());
+  return nn::batch_product(chosen, joined(v)).view(q.sizes());
 }
 
 /// softmax(q k^T * scale) v over earlier positions (and where `mask` allows); q [batch, heads, positions, head_dim],
@@ -106,10 +99,11 @@ Tensor attend(const Tensor& q, Tensor k, Tensor v, const Tensor& mask, double dr
     v = repeat(v);
     grouped = false;
   }
-  // The CPU's fused kernel gains nothing from bf16: plain products take 13 instead of 37 ms (forward and backward,
-  // 8 x 256 positions, 6 heads of 64, one core). Beyond this length their memory outweighs it.
+  // The CPU's fused kernel gains nothing from bf16, and its fp32 products are MKL's: plain products take half the time
+  // or less (8 x 256 positions, 6 heads of 64). Beyond this length their memory outweighs it.
   constexpr std::int64_t longest_unfused = 512;
-  if (q.is_cpu() && q.scalar_type() == at::kBFloat16 && !mask.defined() && q.size(2) <= longest_unfused)
+  const bool plain_type = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kFloat;
+  if (q.is_cpu() && plain_type && !mask.defined() && q.size(2) <= longest_unfused)
     return attend_unfused(q, k, v, dropout, scale);
   return at::scaled_dot_product_attention(q, k, v, mask.defined() ? std::optional<Tensor>(mask) : std::nullopt, dropout,
                                           /*is_causal=*/!mask.defined(), scale, /*enable_gqa=*/grouped);
@@ -294,7 +288,7 @@ Output Decoder::forward(const Tensor& input_ids, const Tensor& labels, const Ten
   const Tensor x = backbone(input_ids, attention_mask, [](const Tensor&) {});
   const bool tied = config_->tied_head;
   Output output;
-  output.logits = at::linear(x, weights_[tied ? Weight::token_embedding : Weight::head]);
+  output.logits = nn::linear(x, weights_[tied ? Weight::token_embedding : Weight::head], {}, /*transposed=*/false);
   if (labels.defined()) {
     const std::int64_t positions = input_ids.size(1);
     if (labels.dim() != 2 || labels.size(0) != input_ids.size(0) ||
