@@ -18,6 +18,7 @@
 #include "comm/process.h"
 #include "config/config.h"
 #include "config/reference.h"
+#include "device/device.h"
 #include "kernels/threads.h"
 #include "train/trainer.h"
 
@@ -146,10 +147,15 @@ config::Config shared_config(comm::Group& world, const Arguments& a) {
 
 int train(comm::Process& process, const Arguments& a) {
   require_config(a);
+  // Before torch's first operator: it looks for its CUDA part once.
+  const device::Opened& accelerator = device::open();
   at::set_num_threads(process.threads_per_rank());
   const kernels::Threads threads;
   const config::Config config = shared_config(*process.world(), a);
   if (const auto level = config.find<std::string>("log_level")) log::set_level(log::parse_level(*level));
+  if (accelerator.state == device::State::loaded) {
+    log::info("{}; training itself runs on the CPU in this version", accelerator.reason);
+  }
   train::Trainer trainer(process.world(), config, a.evaluate ? train::Purpose::evaluate : train::Purpose::train);
   std::optional<train::Evaluation> result;
   try {
