@@ -105,6 +105,15 @@ TEST(Limits, GradientsThatAreNotFinite) {
   EXPECT_EQ(run.status, 8) << run;
   EXPECT_EQ(count(run.err, "ds_train: error: "), 1) << run;
   EXPECT_THAT(run.err, AllOf(HasSubstr("NaN or Inf"), HasSubstr("step ")));
+  // Skipped, if that is asked for: the weights are beyond help here, but the run goes on and tells so at each step.
+  config["training"]["on_nan"] = "skip";
+  const Outcome skipping = work.train(2, config, {"--output", "skipping", "--steps", "4"});
+  EXPECT_EQ(skipping.status, 0) << skipping;
+  const std::vector<json> lines = work.metrics("skipping");
+  ASSERT_GE(lines.size(), 4U);
+  EXPECT_EQ(lines[0].at("skipped"), false);
+  EXPECT_EQ(lines[3].at("skipped"), true);
+  EXPECT_TRUE(lines[3].at("loss").is_null()) << "JSON has no NaN";
 }
 
 }  // namespace

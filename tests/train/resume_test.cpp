@@ -67,6 +67,7 @@ TEST(Resume, StoppedBySignalAndStartedAgain) {
   const Workspace work;
   json config = whole_config();
   config["train_batch_size"] = 64;  // steps long enough to be met
+  config["zero_optimization"]["stage"] = 3;
   Outcome run = work.train(2, config, into("whole"));
   ASSERT_EQ(run.status, 0) << run;
   Child job(work.training(2, config, into("parts")));
@@ -161,6 +162,55 @@ TEST(Resume, LoadedAndSavedWithNoStepBetween) {
     ASSERT_EQ(run.status, 0) << run;
     EXPECT_TRUE(work.read("copy" + n + "-model/model.safetensors") ==
                 work.read("whole" + n + "-model/model.safetensors"));
+  }
+}
+
+// The stages of ZeRO place the same numbers in other ways: one run, whatever the stage that begins it or goes on with
+// it. (With accumulation, stages 2 and 3 add the ranks' gradients micro batch by micro batch, and round otherwise.)
+TEST(Resume, EveryStageGoesOnFromEveryOther) {
+  const Workspace work;
+  json config = whole_config();
+  config.erase("train_micro_batch_size_per_gpu");
+  config["training"].update({{"steps", 6}, {"save_every", 3}});
+  Outcome run = work.train(2, config, into("whole"));
+  ASSERT_EQ(run.status, 0) << run;
+  for (const int stage : {1, 2, 3}) {
+    config["zero_optimization"]["stage"] = stage;
+    const std::string part = "stage" + std::to_string(stage);
+    run = work.train(2, config, into(part, {"--steps", "3"}));
+    ASSERT_EQ(run.status, 0) << run;
+    config["zero_optimization"]["stage"] = (stage + 1) % 4;
+    run = work.train(2, config, into(part));
+    ASSERT_EQ(run.status, 0) << run;
+    std::vector<json> lines = lasting(work.metrics(part));
+    std::erase_if(lines, [](const json& line) { return line.at("step") == 3 && line.contains("validation_loss"); });
+    EXPECT_EQ(lines, lasting(work.metrics("whole"))) << part;
+    EXPECT_TRUE(work.read(part + "-model/model.safetensors") == work.read("whole-model/model.safetensors")) << part;
+  }
+}
+
+// C15
+TEST(Resume, AnotherNumberOfRanksGoesOn) {
+  const Workspace work;
+  json config = tiny_config();
+  config["zero_optimization"]["stage"] = 2;
+  config["training"].update({{"steps", 10}, {"save_every", 5}});
+  Outcome run = work.train(2, config, {"--output", "whole"});
+  ASSERT_EQ(run.status, 0) << run;
+  const std::vector<json> whole = work.metrics("whole");
+  for (const int ranks : {1, 4}) {
+    const std::string output = "on" + std::to_string(ranks);
+    run = work.train(ranks, config, {"--output", output, "--resume", "whole/checkpoints/global_step5"});
+    ASSERT_EQ(run.status, 0) << run;
+    const std::vector<json> on = work.metrics(output);
+    ASSERT_EQ(on.size(), 6U);
+    for (std::size_t i = 0; i < on.size(); ++i) {
+      EXPECT_EQ(on[i].at("step"), whole[i + 5].at("step"));
+      for (const char* key : {"loss", "lr", "grad_norm", "validation_loss"}) {
+        if (!on[i].contains(key)) continue;
+        EXPECT_NEAR(on[i].at(key).get<double>(), whole[i + 5].at(key).get<double>(), 1e-4) << key << on[i];
+      }
+    }
   }
 }
 
