@@ -165,7 +165,7 @@ at::Tensor Engine::backward(const at::Tensor& loss, bool retain_graph, bool scal
 
 void Engine::gather(nn::Unit& unit) {
   zero::FlatGroup* row = unit_states_.at(&unit).row;
-  if (row != nullptr && !row->whole()) row->gather(*group_).wait();
+  if (row != nullptr) optimizer_->gather(*row);
 }
 
 void Engine::release(nn::Unit& unit) {
@@ -228,9 +228,10 @@ void Engine::step() {
         "learning rate or check the data; with bf16.check_grad_overflow such steps are skipped",
         global_steps_ + 1));
   }
-  const std::string told = scaler_.update(!finite);
-  if (!told.empty()) log::info("step {}: {}", global_steps_ + 1, told);
-  if (skip && !precision_.scaled) {
+  if (precision_.scaled) {
+    const std::string told = scaler_.update(!finite);
+    if (!told.empty()) log::info("step {}: {}", global_steps_ + 1, told);
+  } else if (skip) {
     log::warn("step {}: skipped, since the gradients hold NaN or Inf; weights and optimizer states are as before",
               global_steps_ + 1);
   }
@@ -282,7 +283,7 @@ std::vector<std::pair<std::string, at::Tensor>> Engine::module_state_dict() cons
   std::unordered_map<const void*, at::Tensor> copies;
   for (const auto& row : optimizer_->rows()) {
     if (row->whole()) continue;
-    row->gather(*group_).wait();
+    optimizer_->gather(*row);
     for (const zero::NamedParameter& p : row->parameters()) {
       copies[p.tensor.unsafeGetTensorImpl()] = p.tensor.detach().clone();
     }

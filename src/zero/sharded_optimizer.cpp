@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/error.h"
 #include "kernels/host.h"
 #include "zero/tensor_buffer.h"
 
@@ -152,7 +153,30 @@ base::Buffer ShardedOptimizer::mean_gradient(std::size_t index) {
   return rows_[index]->local_gradient();
 }
 
+void ShardedOptimizer::gather(FlatGroup& row) {
+  if (row.whole()) return;
+  const auto index = static_cast<std::uint64_t>(
+      std::find_if(rows_.begin(), rows_.end(), [&](const auto& r) { return r.get() == &row; }) - rows_.begin());
+  gathers_ = gathers_ * 0x100000001b3ULL + index + 1;
+  row.gather(*data_).wait();
+}
+
+// Units of equal size could be exchanged between ranks without any collective failing.
+void ShardedOptimizer::check_same_gathers() {
+  if (settings_.placement.parameters == layout::Spread::replicated || data_->size() == 1) return;
+  const auto hash = static_cast<double>(gathers_ & ((std::uint64_t{1} << 52) - 1));
+  gathers_ = 0;
+  double largest[2] = {hash, -hash};
+  data_->all_reduce({largest, 2, base::Dtype::f64}, comm::ReduceOp::max).wait();
+  if (largest[0] == -largest[1]) return;
+  throw base::CommError(
+      "the ranks used the model's units in different orders in one step: with sharded parameters (ZeRO stage 3) every "
+      "rank must run the same units in the same order. Nothing was updated in this step; use stage 0, 1 or 2 for a "
+      "model whose path depends on the rank's data");
+}
+
 double ShardedOptimizer::reduce() {
+  check_same_gathers();
   // Gradients that came without begin_backward, or before a boundary that was forced, are still to be reduced.
   if (!local_serves() && launched_ < rows_.size()) {
     reducing_ = true;

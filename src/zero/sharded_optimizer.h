@@ -67,6 +67,9 @@ class ShardedOptimizer {
   comm::Group& group() const { return *data_; }
   /// Collective: makes every rank's whole rows follow the slices; after slices were loaded.
   void refresh_whole_rows();
+  /// Collective: brings a row here, for its parameters to be used. All ranks must gather the same rows in the same
+  /// order; where they don't, the next reduce() throws CommError before anything is updated with what came of it.
+  void gather(FlatGroup& row);
 
  private:
   struct Place {
@@ -86,6 +89,7 @@ class ShardedOptimizer {
   bool optimizer_sharded() const { return settings_.placement.optimizer == layout::Spread::sharded; }
   /// One rank that keeps its gradients whole: the local sum is the mean.
   bool local_serves() const { return data_->size() == 1 && !gradients_sharded(); }
+  void check_same_gathers();
   void launch_ready();
   void launch(std::size_t row);
   void finish(std::size_t row);
@@ -101,6 +105,7 @@ class ShardedOptimizer {
   bool reducing_ = false;                          ///< this backward's gradients are to be reduced
   std::size_t launched_ = 0;                       ///< rows launched in this backward, from the last row backwards
   std::deque<std::size_t> in_flight_;
+  std::uint64_t gathers_ = 0;  ///< a hash of the rows gathered since the last reduce, in their order
   std::int64_t steps_ = 0;
 };
 

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "engine/training_case.h"
+#include "nn/unit.h"
 
 namespace deepspeed::engine::testing {
 namespace {
@@ -150,7 +151,14 @@ TEST(EngineRanks, NonFiniteUnderBf16IsSkippedByAll) {
         EXPECT_EQ(engine->skipped_steps(), with_bad_step ? 1 : 0);
         return fingerprint(*engine);
       };
-      EXPECT_TRUE(run(true) == run(false));
+      ::testing::internal::CaptureStderr();
+      const std::string poisoned = run(true);
+      const std::string told = ::testing::internal::GetCapturedStderr();
+      EXPECT_TRUE(poisoned == run(false));
+      if (world()->rank() == 0) {
+        EXPECT_NE(told.find("step 3: skipped"), std::string::npos) << told;
+        EXPECT_EQ(told.find("scale"), std::string::npos) << told;  // bf16 has none
+      }
     }
   }
 }
@@ -277,6 +285,41 @@ TEST(EngineRanks, TinyAndOddSizes) {
       for (const double w : results.back()) EXPECT_TRUE(std::isfinite(w));
     }
     for (const auto& other : results) EXPECT_EQ(other, results[0]);
+  }
+}
+
+/// Two units of the same size, of which each rank uses what it is told.
+struct Scale : nn::Unit {
+  at::Tensor w;
+  Scale() { w = register_parameter("w", at::ones({4})); }
+  Tensors compute(const Tensors& inputs) override { return {inputs[0] * w}; }
+};
+struct Forks : torch::nn::Module {
+  std::shared_ptr<Scale> left = register_module("left", std::make_shared<Scale>());
+  std::shared_ptr<Scale> right = register_module("right", std::make_shared<Scale>());
+};
+
+// Case C11 with units. What stage 3 can't do it refuses before a weight changes; the others average with zeros.
+TEST(EngineRanks, UnitsThatDifferBetweenRanks) {
+  const bool odd = world()->rank() % 2 == 1;
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    auto model = std::make_shared<Forks>();
+    auto engine = engine_for(model, {{"train_micro_batch_size_per_gpu", 1},
+                                     {"optimizer", adam(0.1, 1.0)},
+                                     {"gradient_clipping", 0},
+                                     {"zero_optimization", {{"stage", stage}}}});
+    const std::string before = fingerprint(*engine);
+    engine->backward((odd ? model->left : model->right)->run({at::ones({4})})[0].sum());
+    if (stage == 3 && world()->size() > 1) {
+      EXPECT_THROW(engine->step(), base::CommError);
+      EXPECT_TRUE(fingerprint(*engine) == before);
+      continue;
+    }
+    engine->step();
+    const double ranks = world()->size();
+    const double left = std::floor(ranks / 2) / ranks;
+    EXPECT_NEAR(*engine->get_global_grad_norm(), std::sqrt(4 * (left * left + (1 - left) * (1 - left))), 1e-6);
   }
 }
 
