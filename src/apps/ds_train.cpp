@@ -20,6 +20,7 @@
 #include "config/reference.h"
 #include "device/device.h"
 #include "kernels/threads.h"
+#include "models/decoder_config.h"
 #include "train/trainer.h"
 
 namespace deepspeed::apps {
@@ -107,6 +108,12 @@ void require_config(const Arguments& a) {
   }
 }
 
+/// A model section that can't be built is wrong before the job is queued, too; its weights aren't looked at.
+void check_model(const config::Config& config) {
+  const auto section = config.find<nlohmann::json>("model");
+  if (section && !section->is_null()) models::describe_model(*section);
+}
+
 /// What needs neither MPI nor Kokkos nor a device; true if that was all.
 bool answer_alone(const Arguments& a) {
   if (a.version) {
@@ -123,6 +130,7 @@ bool answer_alone(const Arguments& a) {
       fmt::print("{}\n", config.text());
     } else {
       config::check_supported(config);
+      check_model(config);
       fmt::print("{}: good for {} rank{}\n", a.config == "-" ? "standard input" : a.config, a.ranks,
                  a.ranks == 1 ? "" : "s");
     }
