@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine.h"
 
-#include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
 #include <cmath>
@@ -54,7 +53,7 @@ void Engine::find_units() {
   for (const auto& unit : units_) {
     unit->set_driver(this);
     unit->set_checkpointing(checkpointing);
-    unit_states_[unit.get()].parameters = unit->trainable();
+    unit_states_[unit.get()] = {};
   }
   if (units_.empty()) {
     log::warn_once("the model has no nn::Unit: it is driven as one piece, so its memory can't be saved piece by piece");
@@ -119,7 +118,7 @@ void Engine::build_optimizer() {
                                                optim::make_rule(*type, params), settings);
   for (const auto& unit : units_) {
     UnitState& state = unit_states_.at(unit.get());
-    for (const at::Tensor& parameter : state.parameters) {
+    for (const at::Tensor& parameter : unit->trainable()) {
       zero::FlatGroup* row = optimizer_->row_of(parameter);
       if (row != nullptr && row != optimizer_->rows().front().get()) state.row = row;
     }
@@ -156,6 +155,7 @@ at::Tensor Engine::backward(const at::Tensor& loss, bool retain_graph, bool scal
   at::Tensor divided = loss.to(at::kFloat);
   if (divisor != 1.0) divided = divided / divisor;
   const double scale = loss_scale();
+  partial_ = true;
   optimizer_->begin_backward(is_gradient_accumulation_boundary());
   (scale == 1.0 ? divided : divided * scale).backward({}, retain_graph);
   collect_left_gradients();
@@ -172,9 +172,9 @@ void Engine::release(nn::Unit& unit) {
   if (zero::FlatGroup* row = unit_states_.at(&unit).row) row->release();
 }
 
-void Engine::before_forward(nn::Unit& unit) {
+void Engine::before_forward(nn::Unit& unit, bool recorded) {
   gather(unit);
-  if (c10::GradMode::is_enabled()) ++unit_states_.at(&unit).runs;
+  if (recorded) ++unit_states_.at(&unit).runs;
 }
 
 void Engine::after_forward(nn::Unit& unit) {
@@ -187,7 +187,8 @@ void Engine::before_backward(nn::Unit& unit) {
 
 void Engine::gradients(nn::Unit& unit, std::vector<at::Tensor> gradients) {
   UnitState& state = unit_states_.at(&unit);
-  for (std::size_t i = 0; i < state.parameters.size(); ++i) optimizer_->accumulate(state.parameters[i], gradients[i]);
+  const std::vector<at::Tensor> parameters = unit.trainable();  // now: some may have been frozen since the start
+  for (std::size_t i = 0; i < parameters.size(); ++i) optimizer_->accumulate(parameters[i], gradients[i]);
   if (--state.runs == 0 && state.row != nullptr) optimizer_->row_done(*state.row);
 }
 
@@ -218,6 +219,7 @@ void Engine::step() {
   ++micro_steps_;
   if (!boundary) return;
 
+  partial_ = false;
   const double scale = loss_scale();
   const optim::GradientScale gradient = optim::gradient_scale(optimizer_->reduce(), scale, clipping_);
   const bool finite = std::isfinite(gradient.norm);
@@ -262,6 +264,7 @@ void Engine::apply_rates() {
 }
 
 void Engine::zero_grad() {
+  partial_ = false;
   optimizer_->clear_gradients();
   for (const auto& row : optimizer_->rows()) {
     for (const zero::NamedParameter& parameter : row->parameters()) parameter.tensor.mutable_grad().reset();

@@ -108,7 +108,7 @@ class Engine : private nn::UnitDriver {
   std::vector<std::pair<std::string, at::Tensor>> module_state_dict() const;
 
  private:
-  void before_forward(nn::Unit& unit) override;
+  void before_forward(nn::Unit& unit, bool recorded) override;
   void after_forward(nn::Unit& unit) override;
   void before_backward(nn::Unit& unit) override;
   void gradients(nn::Unit& unit, std::vector<at::Tensor> gradients) override;
@@ -132,9 +132,8 @@ class Engine : private nn::UnitDriver {
 
   std::vector<std::shared_ptr<nn::Unit>> units_;
   struct UnitState {
-    std::vector<at::Tensor> parameters;  ///< trainable, in the order of their gradients
-    zero::FlatGroup* row = nullptr;      ///< null where all its weights belong to the root or are frozen
-    std::int64_t runs = 0;               ///< forwards whose backward hasn't come yet
+    zero::FlatGroup* row = nullptr;  ///< null where all its weights belong to the root or are frozen
+    std::int64_t runs = 0;           ///< recorded forwards whose backward hasn't come yet
   };
   std::unordered_map<const nn::Unit*, UnitState> unit_states_;
   std::vector<zero::NamedParameter> frozen_;
@@ -143,6 +142,7 @@ class Engine : private nn::UnitDriver {
   optim::LossScaler scaler_;
 
   std::optional<bool> forced_boundary_;
+  bool partial_ = false;  ///< gradients were summed up that no step has taken yet
   std::int64_t micro_steps_ = 0;
   std::int64_t global_steps_ = 0;
   std::int64_t global_samples_ = 0;

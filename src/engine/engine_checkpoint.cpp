@@ -48,17 +48,17 @@ base::Buffer part(const base::Buffer& whole, std::int64_t offset, std::int64_t n
 
 void Engine::save_checkpoint(const std::filesystem::path& folder, std::string tag, const nlohmann::json& client_state,
                              bool save_latest, int keep_last) {
-  if (micro_steps_ % gas_ != 0) {
-    throw base::CheckpointError(
-        fmt::format("save_checkpoint between accumulation boundaries (micro step {} of {}): the partial gradient sum "
-                    "isn't part of a "
-                    "checkpoint; call it after the step that ends the accumulation",
-                    micro_steps_ % gas_, gas_));
+  if (partial_) {
+    throw base::CheckpointError(fmt::format(
+        "save_checkpoint between accumulation boundaries (after micro step {}): the partial gradient sum isn't part of "
+        "a checkpoint; call it after the step that ends the accumulation",
+        micro_steps_));
   }
   if (tag.empty()) tag = fmt::format("global_step{}", global_steps_);
   const int rank = group_->rank();
 
   std::vector<checkpoint::Slice> slices;
+  std::vector<at::Tensor> kept;  // what slices point to and nobody else holds
   const auto add = [&slices](std::string name, const at::Tensor& whole, std::int64_t offset, base::ConstBuffer data) {
     slices.push_back({std::move(name), shape_of(whole), offset, data});
   };
@@ -94,7 +94,8 @@ void Engine::save_checkpoint(const std::filesystem::path& folder, std::string ta
     }
     for (const zero::NamedParameter& p : frozen_) add("model/" + p.name, p.tensor, 0, zero::view(p.tensor));
     for (const auto& item : model_->named_buffers()) {
-      add("model/" + item.key(), item.value(), 0, zero::view(item.value().contiguous()));
+      kept.push_back(item.value().contiguous());
+      add("model/" + item.key(), item.value(), 0, zero::view(kept.back()));
     }
   }
 
@@ -202,8 +203,12 @@ nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const L
         });
   }
   for (const zero::NamedParameter& p : frozen_) read("model/" + p.name, 0, zero::view(p.tensor));
-  for (const auto& item : model_->named_buffers()) read("model/" + item.key(), 0, zero::view(item.value()));
-  optimizer_->clear_gradients();
+  for (const auto& item : model_->named_buffers()) {
+    const at::Tensor whole = item.value().detach().contiguous();
+    read("model/" + item.key(), 0, zero::view(whole));
+    if (whole.data_ptr() != item.value().data_ptr()) item.value().detach().copy_(whole);
+  }
+  zero_grad();
   if (options.load_module_only) return state.at("client_state");
 
   global_steps_ = state.at("global_steps");

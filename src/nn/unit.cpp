@@ -81,10 +81,10 @@ Tensors detach_inputs(const Tensors& inputs, const std::vector<std::size_t>& edg
   return detached;
 }
 
-Tensors compute_forward(Unit& unit, const Tensors& inputs) {
+Tensors compute_forward(Unit& unit, const Tensors& inputs, bool recorded) {
   UnitDriver* driver = unit.driver();
   if (!driver) return unit.compute(inputs);
-  return bracket([&] { driver->before_forward(unit); }, [&] { return unit.compute(inputs); },
+  return bracket([&] { driver->before_forward(unit, recorded); }, [&] { return unit.compute(inputs); },
                  [&] { driver->after_forward(unit); });
 }
 
@@ -102,11 +102,11 @@ struct UnitFunction : torch::autograd::Function<UnitFunction> {
     if (record->recompute) {
       record->random = RandomState::capture(*call->inputs);
       ctx->save_for_backward(*call->inputs);
-      outputs = compute_forward(unit, detach_inputs(*call->inputs, {}));
+      outputs = compute_forward(unit, detach_inputs(*call->inputs, {}), true);
     } else {
       record->inputs = detach_inputs(*call->inputs, call->edges);
       const at::AutoGradMode graph(true);
-      outputs = compute_forward(unit, record->inputs);
+      outputs = compute_forward(unit, record->inputs, true);
     }
 
     call->output_count = outputs.size();
@@ -239,7 +239,7 @@ Tensors Unit::run(const Tensors& inputs) {
     if (tracked.empty() && !trainable().empty())
       tracked.push_back(at::empty({0}, at::TensorOptions().dtype(at::kFloat)).requires_grad_(true));
   }
-  if (tracked.empty()) return compute_forward(*this, inputs);
+  if (tracked.empty()) return compute_forward(*this, inputs, false);
 
   variable_list visible = UnitFunction::apply(&call, at::TensorList(tracked));
   Tensors outputs(call.output_count);

@@ -15,8 +15,8 @@ class Unit;
 class UnitDriver {
  public:
   virtual ~UnitDriver() = default;
-  /// Parameters must be whole when this returns.
-  virtual void before_forward(Unit&) {}
+  /// Parameters must be whole when this returns. `recorded`: autograd took the run down, so its backward may follow.
+  virtual void before_forward(Unit&, [[maybe_unused]] bool recorded) {}
   virtual void after_forward(Unit&) {}
   virtual void before_backward(Unit&) {}
   /// Gradients of this backward, one for each of unit.trainable() in that order; an undefined tensor where the

@@ -2,9 +2,11 @@
 #include "zero/sharded_optimizer.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
 #include <utility>
 
 #include "base/error.h"
@@ -65,7 +67,14 @@ void ShardedOptimizer::accumulate(const at::Tensor& parameter, const at::Tensor&
   if (!gradient.defined()) return;
   const auto found = places_.find(parameter.unsafeGetTensorImpl());
   if (found == places_.end()) return;
-  rows_[found->second.row]->accumulate(found->second.parameter, gradient);
+  const Place place = found->second;
+  if (reductions_[place.row].launched) {
+    throw std::logic_error(fmt::format(
+        "parameter '{}' got a gradient after its row was reduced: it is used outside the unit that holds it. Register "
+        "it in the model outside of that unit too, as a tied weight is, or use it inside only",
+        rows_[place.row]->parameters()[place.parameter].name));
+  }
+  rows_[place.row]->accumulate(place.parameter, gradient);
 }
 
 void ShardedOptimizer::row_done(const FlatGroup& row) {

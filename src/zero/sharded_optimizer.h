@@ -40,7 +40,8 @@ class ShardedOptimizer {
   /// backward's are reduced, else only the boundary's.
   void begin_backward(bool boundary);
   /// Adds one gradient of this rank. A parameter that isn't this optimizer's, or an undefined gradient, is left out; a
-  /// parameter without any gradient counts as zero.
+  /// parameter without any gradient counts as zero. Throws std::logic_error naming the parameter where its row is being
+  /// reduced already, so that no gradient is lost.
   void accumulate(const at::Tensor& parameter, const at::Tensor& gradient);
   /// No more gradients come for this row in this backward.
   void row_done(const FlatGroup& row);

@@ -3,6 +3,7 @@
 #include "engine/engine.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
@@ -13,6 +14,8 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <stdexcept>
+#include <string>
 
 #include "base/error.h"
 #include "engine/training_case.h"
@@ -351,6 +354,66 @@ TEST(EngineRanks, ReleasedWeightsNameThemselves) {
   EXPECT_EQ(elements, run.engine->parameter_count());
 }
 
+/// A unit that multiplies by a weight, with a buffer whose memory isn't contiguous.
+struct Scale : nn::Unit {
+  at::Tensor w, b, table;
+  Scale() {
+    w = register_parameter("w", at::ones({3}));
+    b = register_parameter("b", at::zeros({3}));
+    table = register_buffer("table", at::arange(6, at::kFloat).view({2, 3}).t());
+  }
+  Tensors compute(const Tensors& inputs) override { return {inputs[0] * w + b}; }
+};
+
+struct Scaled : torch::nn::Module {
+  std::shared_ptr<Scale> first = register_module("first", std::make_shared<Scale>());
+  std::shared_ptr<Scale> last = register_module("last", std::make_shared<Scale>());
+  at::Tensor forward(const at::Tensor& x) { return last->run({first->run({x})[0]})[0].sum(); }
+};
+
+nlohmann::json at_stage(int stage) {
+  return {{"train_micro_batch_size_per_gpu", 1},
+          {"optimizer", adam(0.1, 1.0)},
+          {"gradient_clipping", 0},
+          {"zero_optimization", {{"stage", stage}, {"overlap_comm", true}}}};
+}
+
+TEST(EngineRanks, WhatIsFrozenLaterStays) {
+  auto model = std::make_shared<Scaled>();
+  auto engine = engine_for(model, at_stage(1));
+  model->first->w.requires_grad_(false);
+  engine->backward(model->forward(at::full({3}, 2.0)));
+  engine->step();
+  EXPECT_EQ(values(model->first->w), (std::vector<double>(3, 1.0)));
+  EXPECT_NEAR(values(model->first->b)[0], -0.1 * 1 / (1 + 1), 1e-6);
+  EXPECT_NEAR(values(model->last->w)[0], 1 - 0.1 * 2 / (2 + 1), 1e-6);
+}
+
+// A gradient that comes after its row went out would be lost.
+TEST(EngineRanks, AUnitsWeightUsedOutsideOfItIsToldOf) {
+  auto model = std::make_shared<Scaled>();
+  auto engine = engine_for(model, at_stage(2));
+  const at::Tensor loss = model->forward(at::ones({3})) + model->last->w.sum();
+  try {
+    engine->backward(loss);
+    FAIL() << "no error";
+  } catch (const std::logic_error& error) {
+    EXPECT_NE(std::string(error.what()).find("'last.w'"), std::string::npos) << error.what();
+  }
+  engine->zero_grad();
+}
+
+TEST(EngineRanks, BuffersOfAnyLayoutAreSavedAndLoaded) {
+  auto model = std::make_shared<Scaled>();
+  auto engine = engine_for(model, at_stage(1));
+  const Folder folder("buffers_");
+  const std::vector<double> want = values(model->first->table);
+  engine->save_checkpoint(folder.path);
+  model->first->table.zero_();
+  engine->load_checkpoint(folder.path);
+  EXPECT_EQ(values(model->first->table), want);
+}
+
 TEST(EngineRanks, TheBoundaryCanBeForced) {
   auto model = std::make_shared<Weights>(2);
   auto engine = engine_for(
@@ -358,8 +421,11 @@ TEST(EngineRanks, TheBoundaryCanBeForced) {
       {{"train_micro_batch_size_per_gpu", 1}, {"gradient_accumulation_steps", 4}, {"optimizer", adam(0.1, 1.0)}});
   engine->set_gradient_accumulation_boundary(true);
   engine->backward(model->loss(at::ones({2})));
+  const Folder folder("forced_");
+  EXPECT_THROW(engine->save_checkpoint(folder.path), base::CheckpointError);
   engine->step();
   EXPECT_EQ(engine->global_steps(), 1);
+  engine->save_checkpoint(folder.path);
 }
 
 }  // namespace

@@ -9,19 +9,6 @@
 namespace deepspeed::engine::testing {
 namespace {
 
-struct Folder {
-  std::filesystem::path path;
-  explicit Folder(const std::string& name) {
-    path = std::filesystem::path(DS_BINARY_DIR) / "tests" / (name + std::to_string(world()->size()));
-    if (world()->rank() == 0) std::filesystem::remove_all(path);
-    world()->barrier().wait();
-  }
-  ~Folder() {
-    world()->barrier().wait();
-    if (world()->rank() == 0) std::filesystem::remove_all(path);
-  }
-};
-
 nlohmann::json config_for(const std::string& dtype, const std::string& schedule, int stage) {
   nlohmann::json config = {
       {"train_batch_size", 16},
@@ -137,6 +124,44 @@ TEST(ResumeRanks, AnyStageReadsAnyOther) {
         }
       }
     }
+  }
+}
+
+// Case C15: from all ranks to one, and from one to all.
+TEST(ResumeRanks, AnotherRankCount) {
+  const auto near = [](const Case& a, const Case& b) {
+    const std::vector<float> x = weights_of(*a.engine);
+    const std::vector<float> y = weights_of(*b.engine);
+    ASSERT_EQ(x.size(), y.size());
+    for (std::size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], 1e-6) << i;
+  };
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    const Folder folder("count_");
+    const nlohmann::json config = config_for("fp32", "WarmupDecayLR", stage);
+    Case many("llama-tiny", config, world());
+    for (int s = 0; s < 5; ++s) many.step();
+    many.engine->save_checkpoint(folder.path);
+
+    Case one("llama-tiny", config, comm::self_group());
+    one.engine->load_checkpoint(folder.path);
+    one.next_batch = many.next_batch;
+    for (int s = 0; s < 3; ++s) {
+      many.step();
+      one.step();
+    }
+    near(many, one);
+
+    if (world()->rank() == 0) one.engine->save_checkpoint(folder.path, "alone");
+    world()->barrier().wait();
+    Case again("llama-tiny", config, world());
+    again.engine->load_checkpoint(folder.path, "alone");
+    again.next_batch = one.next_batch;
+    for (int s = 0; s < 3; ++s) {
+      many.step();
+      again.step();
+    }
+    near(many, again);
   }
 }
 

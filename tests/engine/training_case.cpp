@@ -70,6 +70,17 @@ double mean(comm::Group& group, double value) {
   return group.all_reduce_value(value) / group.size();
 }
 
+Folder::Folder(const std::string& name) {
+  path = std::filesystem::path(DS_BINARY_DIR) / "tests" / (name + std::to_string(world()->size()));
+  if (world()->rank() == 0) std::filesystem::remove_all(path);
+  world()->barrier().wait();
+}
+
+Folder::~Folder() {
+  world()->barrier().wait();
+  if (world()->rank() == 0) std::filesystem::remove_all(path);
+}
+
 std::vector<float> weights_of(const Engine& engine) {
   std::vector<float> all;
   for (const auto& [name, tensor] : engine.module_state_dict()) {

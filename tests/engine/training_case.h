@@ -24,6 +24,13 @@ inline std::filesystem::path data_folder() {
   return DS_TEST_DATA;
 }
 
+/// A folder that all ranks see, empty at first and gone with the object. Collective.
+struct Folder {
+  std::filesystem::path path;
+  explicit Folder(const std::string& name);
+  ~Folder();
+};
+
 /// The recorded micro batch `index`: this rank's rows of [8, 64] tokens.
 at::Tensor recorded_tokens(std::int64_t index, int rank, int ranks);
 

@@ -314,7 +314,9 @@ TEST(Unit, PostAccumulateHooksFire) {
 struct Recorder : UnitDriver {
   std::vector<std::string> events;
   std::vector<Tensors> taken;
-  void before_forward(Unit& unit) override { events.push_back("forward " + unit.name()); }
+  void before_forward(Unit& unit, bool recorded) override {
+    events.push_back((recorded ? "forward " : "unrecorded forward ") + unit.name());
+  }
   void after_forward(Unit&) override { events.emplace_back("forwarded"); }
   void before_backward(Unit& unit) override { events.push_back("backward " + unit.name()); }
   void gradients(Unit&, Tensors gradients) override {
@@ -358,7 +360,7 @@ TEST(UnitDriver, IsServedInEvaluationAndKeepsNoGraph) {
   const at::NoGradGuard no_grad;
   const Tensor y = unit->run({at::randn({5, 6})})[0];
   EXPECT_FALSE(y.requires_grad());
-  EXPECT_THAT(driver.events, ElementsAre("forward " + unit->name(), "forwarded"));
+  EXPECT_THAT(driver.events, ElementsAre("unrecorded forward " + unit->name(), "forwarded"));
 }
 
 TEST(UnitDriver, StaysBalancedWhenComputeThrows) {
