@@ -181,6 +181,9 @@ TEST(CommandLine, AsksAndAnswers) {
   asked = work.run(0, DS_TRAIN, {tiny_config().dump(), "--check", "--ranks", "3"});
   EXPECT_EQ(asked.status, 3) << asked;
   EXPECT_THAT(asked.err, HasSubstr("8 != 2 * 1 * 3"));
+  asked = work.run(0, DS_TRAIN, {tiny_config().dump(), "--check", "--set", "model.n_head=7"});
+  EXPECT_EQ(asked.status, 3) << asked;
+  EXPECT_THAT(asked.err, HasSubstr("model.n_head"));
   EXPECT_THAT(work.names(), ElementsAre("text.txt")) << "none of these writes anything";
 }
 

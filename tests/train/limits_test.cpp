@@ -78,6 +78,24 @@ TEST(Limits, TheLastPartialBatch) {
   }
 }
 
+// A rank without a row of the last evaluation batch still takes part in gathering the weights.
+TEST(Limits, AnEvaluationThatDoesNotReachAllRanks) {
+  const Workspace work;
+  work.write("one.txt", text_of(work, 1));
+  json config = tiny_config();
+  config["data"] = {{"train", "text.txt"}, {"validation", "one.txt"}, {"sequence_length", 16}};
+  config["training"]["steps"] = 2;
+  std::vector<json> losses;
+  for (const int stage : {0, 3}) {
+    config["zero_optimization"]["stage"] = stage;
+    const std::string output = "run" + std::to_string(stage);
+    const Outcome run = work.train(2, config, {"--output", output});
+    ASSERT_EQ(run.status, 0) << run;
+    losses.push_back(work.metrics(output).back().at("validation_loss"));
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+}
+
 TEST(Limits, Time) {
   const Workspace work;
   json config = tiny_config();
