@@ -172,6 +172,27 @@ double sum_squares(ConstBuffer x) {
   return sum;
 }
 
+void gelu_tanh(Buffer y, ConstBuffer x) {
+  check(y.numel == x.numel && y.type == x.type, "gelu_tanh", "sizes or types differ");
+  const Cursor out = cursor(y.data, y.type, "gelu_tanh");
+  const Cursor in = cursor(x.data, x.type, "gelu_tanh");
+  const auto loop = host_loops().gelu_tanh[out.type];
+  for_chunks(y.numel, [&](std::int64_t begin, std::int64_t end) { loop(out.at(begin), in.at(begin), end - begin); });
+}
+
+void gelu_tanh_backward(Buffer dx, ConstBuffer dy, ConstBuffer x) {
+  const char* const name = "gelu_tanh_backward";
+  check(dx.numel == x.numel && dx.type == x.type && dy.numel == x.numel && dy.type == x.type, name,
+        "sizes or types differ");
+  const Cursor out = cursor(dx.data, dx.type, name);
+  const Cursor gradient = cursor(dy.data, dy.type, name);
+  const Cursor in = cursor(x.data, x.type, name);
+  const auto loop = host_loops().gelu_tanh_backward[out.type];
+  for_chunks(x.numel, [&](std::int64_t begin, std::int64_t end) {
+    loop(out.at(begin), gradient.at(begin), in.at(begin), end - begin);
+  });
+}
+
 int states_of(Rule rule) {
   switch (rule) {
     case adam:

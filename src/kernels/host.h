@@ -40,6 +40,12 @@ void ordered_sum(Buffer out, std::span<const void* const> inputs, Dtype type, fl
 /// overflow. Partial sums have a fixed shape, so the value doesn't depend on threads.
 double sum_squares(ConstBuffer x);
 
+/// y = gelu(x) in the tanh form, x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, formed without cancellation; all of
+/// one type.
+void gelu_tanh(Buffer y, ConstBuffer x);
+/// dx = dy gelu'(x).
+void gelu_tanh_backward(Buffer dx, ConstBuffer dy, ConstBuffer x);
+
 /// What one elementwise update works on; equal numel throughout.
 struct Update {
   Buffer master;                   ///< the weights, updated in place

@@ -180,6 +180,57 @@ void momentum_loop(float* weight, const float* gradient, float* state0, float*, 
   }
 }
 
+/// exp(x) within 2 units of the last place (the reduction and polynomial of Cephes' expf); exp(-87) below that,
+/// infinity from 88.4 on; NaN stays NaN.
+inline float exponential(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  x = x > 89.0f ? 89.0f : x;
+  constexpr float to_integer = 0x1.8p23f;  // adding it rounds to a whole number, held in the low bits
+  const float shifted = x * 1.44269504088896341f + to_integer;
+  const float n = shifted - to_integer;
+  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;  // the first product is exact
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = (p * (r * r) + r) + 1.0f;
+  return p * float_of(((bits_of(shifted) + 127u) & 0xffu) << 23);
+}
+
+// (1 + tanh(u)) / 2 is the logistic function of 2u, with 2u = x (a + b x^2): one exponential, no cancellation.
+constexpr float gelu_a = 1.5957691216057308f;   // 2 sqrt(2 / pi)
+constexpr float gelu_b = 0.07135481282553254f;  // 0.044715 a
+
+template <class T>
+void gelu_tanh_loop(void* to, const void* from, int64_t n) {
+  auto* __restrict y = static_cast<T*>(to);
+  const auto* __restrict x = static_cast<const T*>(from);
+  for (int64_t i = 0; i < n; ++i) {
+    const float v = widen(x[i]);
+    narrow(y[i], v / (1.0f + exponential(-v * (gelu_a + gelu_b * (v * v)))));
+  }
+}
+
+template <class T>
+void gelu_tanh_backward_loop(void* to, const void* gradient, const void* from, int64_t n) {
+  auto* __restrict dx = static_cast<T*>(to);
+  const auto* __restrict dy = static_cast<const T*>(gradient);
+  const auto* __restrict x = static_cast<const T*>(from);
+  for (int64_t i = 0; i < n; ++i) {
+    float v = widen(x[i]);
+    v = v < -10.0f ? -10.0f : v;  // beyond, the slope is 0 or 1 to within 1e-35
+    v = v > 10.0f ? 10.0f : v;
+    const float square = v * v;
+    const float e = exponential(-v * (gelu_a + gelu_b * square));
+    const float s = 1.0f / (1.0f + e);
+    // The logistic function's derivative is s (1 - s) = s^2 e, which can't cancel.
+    const float slope = s + v * (gelu_a + 3.0f * gelu_b * square) * (s * (s * e));
+    narrow(dx[i], widen(dy[i]) * slope);
+  }
+}
+
 }  // namespace
 
 #define DS_STRING(x) #x
@@ -199,6 +250,8 @@ extern const Loops DS_LOOPS = {
     {scale_loop<float>, scale_loop<Half>, scale_loop<Bfloat>},
     {sum_squares_loop<float>, sum_squares_loop<Half>, sum_squares_loop<Bfloat>},
     {adam_loop<false>, adam_loop<true>, adagrad_loop, lion_loop, sgd_loop, momentum_loop<false>, momentum_loop<true>},
+    {gelu_tanh_loop<float>, gelu_tanh_loop<Half>, gelu_tanh_loop<Bfloat>},
+    {gelu_tanh_backward_loop<float>, gelu_tanh_backward_loop<Half>, gelu_tanh_backward_loop<Bfloat>},
 };
 
 }  // namespace deepspeed::kernels

@@ -53,6 +53,9 @@ struct Loops {
   /// One update of n elements. `state0` and `state1` are null where the rule has none.
   void (*update[rule_count])(float* weight, const float* gradient, float* state0, float* state1, const UpdateStep& step,
                              int64_t n);
+  /// y[i] = gelu(x[i]) and dx[i] = dy[i] gelu'(x[i]), in the tanh form (Hendrycks and Gimpel, 2016).
+  void (*gelu_tanh[element_count])(void* y, const void* x, int64_t n);
+  void (*gelu_tanh_backward[element_count])(void* dx, const void* dy, const void* x, int64_t n);
 };
 
 #if defined(__x86_64__)

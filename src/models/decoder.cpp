@@ -31,6 +31,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "nn/activation.h"
 #include "nn/products.h"
 
 namespace deepspeed::models {
@@ -68,7 +69,7 @@ Tensor activate(Activation activation, const Tensor& x) {
     case Activation::gelu:
       return at::gelu(x);
     case Activation::gelu_tanh:
-      return at::gelu(x, "tanh");
+      return nn::gelu_tanh(x);
     case Activation::silu:
       return at::silu(x);
     case Activation::relu:

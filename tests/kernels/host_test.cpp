@@ -284,6 +284,16 @@ TEST(Variants, GiveTheSameBits) {
         first.scale[y](one.buffer().data, 0.7f, n);
         other->scale[y](two.buffer().data, 0.7f, n);
         expect_same(one, two, "scale");
+        auto slope = random_memory(types[y], n, 3, skew, true);
+        for (const bool backward : {false, true}) {
+          for (const auto& [loops, memory] : {std::pair{&first, &one}, std::pair{other, &two}}) {
+            void* to = memory->buffer().data;
+            void* x = slope.buffer().data;
+            if (backward) loops->gelu_tanh_backward[y](to, x, random_memory(types[y], n, 4, skew).buffer().data, n);
+            if (!backward) loops->gelu_tanh[y](to, x, n);
+          }
+          expect_same(one, two, "gelu_tanh");
+        }
         auto finite = random_memory(types[y], n, 5, skew);
         EXPECT_EQ(first.sum_squares[y](finite.buffer().data, n), other->sum_squares[y](finite.buffer().data, n));
       }
@@ -519,6 +529,45 @@ TEST(SumSquares, IsExactEnoughAndSaysWhatIsNotFinite) {
   Memory large(Dtype::f32, 100000);
   for (std::int64_t i = 0; i < 100000; ++i) large.set(i, 3.4e38f);
   EXPECT_TRUE(std::isfinite(sum_squares(large.buffer())));  // large isn't overflow
+}
+
+TEST(Gelu, FollowsTheFormulaToTheLastPlaces) {
+  const double root = std::sqrt(2 / M_PI);
+  std::vector<float> values{0.0f, -0.0f, 1e-30f, -1e-30f, 1e-41f, 3e38f, -3e38f, 1e5f, -1e5f, -9.99f, -10.01f, 10.01f};
+  for (float x = -14; x < 14; x += 0.00037f) values.push_back(x);
+  const auto n = static_cast<std::int64_t>(values.size());
+  for (const Dtype type : types) {
+    Memory x(type, n), y(type, n), dy(type, n), dx(type, n);
+    for (std::int64_t i = 0; i < n; ++i) {
+      x.set(i, values[static_cast<std::size_t>(i)]);
+      dy.set(i, 1.5f);
+    }
+    gelu_tanh(y.buffer(), x.buffer());
+    gelu_tanh_backward(dx.buffer(), dy.buffer(), x.buffer());
+    const double half_step = type == Dtype::f32 ? 0 : (type == Dtype::f16 ? 0x1p-11 : 0x1p-8);
+    const double smallest = type == Dtype::f16 ? 0x1p-24 : 1e-35;  // below, a result may be flushed to the nearest
+    for (std::int64_t i = 0; i < n; ++i) {
+      const double v = x.get(i);
+      if (std::isinf(v)) continue;
+      const double z = 2 * root * (v + 0.044715 * v * v * v);
+      const double s = 1 / (1 + std::exp(-z));
+      const double turned = std::fabs(v) > 1e3 ? 0 : v * 2 * root * (1 + 3 * 0.044715 * v * v) * s / (1 + std::exp(z));
+      // Relative to the result: the tail, where 1 + tanh would have cancelled, is as right as the exponential's
+      // argument.
+      const double relative = half_step + (std::fabs(v) < 4 ? 4e-6 : 3e-5);
+      ASSERT_NEAR(y.get(i), v * s, relative * std::fabs(v * s) + smallest) << v;
+      ASSERT_NEAR(dx.get(i), 1.5 * (s + turned), (half_step + 2e-6) * 1.7) << v;
+    }
+  }
+  Memory odd(Dtype::f32, 2), out(Dtype::f32, 2);
+  odd.set(0, nan);
+  odd.set(1, inf);
+  gelu_tanh(out.buffer(), odd.buffer());
+  EXPECT_TRUE(std::isnan(out.get(0)));
+  EXPECT_EQ(out.get(1), inf);
+  gelu_tanh_backward(out.buffer(), odd.buffer(), odd.buffer());
+  EXPECT_TRUE(std::isnan(out.get(0)));
+  EXPECT_THROW(gelu_tanh(Memory(Dtype::f32, 3).buffer(), Memory(Dtype::f32, 2).buffer()), std::invalid_argument);
 }
 
 TEST(Threads, OtherThreadsRunSerially) {
