@@ -354,10 +354,10 @@ TEST(EngineRanks, ReleasedWeightsNameThemselves) {
   EXPECT_EQ(elements, run.engine->parameter_count());
 }
 
-/// A unit that multiplies by a weight, with a buffer whose memory isn't contiguous.
-struct Scale : nn::Unit {
+/// x w + b, with a buffer whose memory isn't contiguous.
+struct Affine : nn::Unit {
   at::Tensor w, b, table;
-  Scale() {
+  Affine() {
     w = register_parameter("w", at::ones({3}));
     b = register_parameter("b", at::zeros({3}));
     table = register_buffer("table", at::arange(6, at::kFloat).view({2, 3}).t());
@@ -365,9 +365,9 @@ struct Scale : nn::Unit {
   Tensors compute(const Tensors& inputs) override { return {inputs[0] * w + b}; }
 };
 
-struct Scaled : torch::nn::Module {
-  std::shared_ptr<Scale> first = register_module("first", std::make_shared<Scale>());
-  std::shared_ptr<Scale> last = register_module("last", std::make_shared<Scale>());
+struct TwoAffine : torch::nn::Module {
+  std::shared_ptr<Affine> first = register_module("first", std::make_shared<Affine>());
+  std::shared_ptr<Affine> last = register_module("last", std::make_shared<Affine>());
   at::Tensor forward(const at::Tensor& x) { return last->run({first->run({x})[0]})[0].sum(); }
 };
 
@@ -379,7 +379,7 @@ nlohmann::json at_stage(int stage) {
 }
 
 TEST(EngineRanks, WhatIsFrozenLaterStays) {
-  auto model = std::make_shared<Scaled>();
+  auto model = std::make_shared<TwoAffine>();
   auto engine = engine_for(model, at_stage(1));
   model->first->w.requires_grad_(false);
   engine->backward(model->forward(at::full({3}, 2.0)));
@@ -391,7 +391,7 @@ TEST(EngineRanks, WhatIsFrozenLaterStays) {
 
 // A gradient that comes after its row went out would be lost.
 TEST(EngineRanks, AUnitsWeightUsedOutsideOfItIsToldOf) {
-  auto model = std::make_shared<Scaled>();
+  auto model = std::make_shared<TwoAffine>();
   auto engine = engine_for(model, at_stage(2));
   const at::Tensor loss = model->forward(at::ones({3})) + model->last->w.sum();
   try {
@@ -404,7 +404,7 @@ TEST(EngineRanks, AUnitsWeightUsedOutsideOfItIsToldOf) {
 }
 
 TEST(EngineRanks, BuffersOfAnyLayoutAreSavedAndLoaded) {
-  auto model = std::make_shared<Scaled>();
+  auto model = std::make_shared<TwoAffine>();
   auto engine = engine_for(model, at_stage(1));
   const Folder folder("buffers_");
   const std::vector<double> want = values(model->first->table);
