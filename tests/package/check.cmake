@@ -28,7 +28,7 @@ endforeach()
 
 run("configure the examples" ${CMAKE_COMMAND} -S "${SOURCE}/tests/package/consumer" -B "${consumer}" -G "${GENERATOR}"
   -DCMAKE_PREFIX_PATH=${prefix} -DEXAMPLES=${SOURCE}/examples -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_C_COMPILER=${CC}
-  -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
+  "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}")
 run("build the examples" ${CMAKE_COMMAND} --build "${consumer}")
 
 run("mesh" "${consumer}/bin/mesh" 8 2 2)
