@@ -180,11 +180,15 @@ void momentum_loop(float* weight, const float* gradient, float* state0, float*, 
   }
 }
 
-/// exp(x) within 2 units of the last place (the reduction and polynomial of Cephes' expf); exp(-87) below that,
-/// infinity from 88.4 on; NaN stays NaN.
+/// x held within [low, high]; NaN stays NaN.
+inline float limited(float x, float low, float high) {
+  x = x < low ? low : x;
+  return x > high ? high : x;
+}
+
+/// exp(x) within 2 units of the last place (the reduction and polynomial of Cephes' expf), for x in [-87.3, 89];
+/// infinity from 88.4 on.
 inline float exponential(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  x = x > 89.0f ? 89.0f : x;
   constexpr float to_integer = 0x1.8p23f;  // adding it rounds to a whole number, held in the low bits
   const float shifted = x * 1.44269504088896341f + to_integer;
   const float n = shifted - to_integer;
@@ -209,7 +213,8 @@ void gelu_tanh_loop(void* to, const void* from, int64_t n) {
   const auto* __restrict x = static_cast<const T*>(from);
   for (int64_t i = 0; i < n; ++i) {
     const float v = widen(x[i]);
-    narrow(y[i], v / (1.0f + exponential(-v * (gelu_a + gelu_b * (v * v)))));
+    const float e = exponential(limited(-v * (gelu_a + gelu_b * (v * v)), -87.0f, 89.0f));
+    narrow(y[i], v / (1.0f + e));
   }
 }
 
@@ -219,9 +224,9 @@ void gelu_tanh_backward_loop(void* to, const void* gradient, const void* from, i
   const auto* __restrict dy = static_cast<const T*>(gradient);
   const auto* __restrict x = static_cast<const T*>(from);
   for (int64_t i = 0; i < n; ++i) {
-    float v = widen(x[i]);
-    v = v < -10.0f ? -10.0f : v;  // beyond, the slope is 0 or 1 to within 1e-35
-    v = v > 10.0f ? 10.0f : v;
+    // Beyond, the slope is 0 or 1 to within 1e-35. (Two limits on one path are taken apart by GCC, to a third of the
+    // speed.)
+    const float v = limited(widen(x[i]), -10.0f, 10.0f);
     const float square = v * v;
     const float e = exponential(-v * (gelu_a + gelu_b * square));
     const float s = 1.0f / (1.0f + e);
