@@ -8,13 +8,13 @@ function(ds_include_root name result)
   set(${result} "${root}" PARENT_SCOPE)
 endfunction()
 
-# ds_room(NAME SOURCES file... [USES room...] [LINK public target...] [PRIVATE private target...])
+# ds_room(NAME SOURCES file... [USES room...] [LINK public target...] [PRIVATE private target...] [INTERNAL header...])
 #
 # One shared library for the room, whose headers are seen as "NAME/header.h" by those who use it and by no one else:
 # each room has an include root of its own that holds just a link to it, and -z defs refuses a symbol from a room that
 # isn't named.
 function(ds_room name)
-  cmake_parse_arguments(ROOM "" "" "SOURCES;USES;LINK;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "SOURCES;USES;LINK;PRIVATE;INTERNAL" ${ARGN})
   set(target deepspeed_${name})
   add_library(${target} SHARED ${ROOM_SOURCES})
   add_library(deepspeed::${name} ALIAS ${target})
@@ -30,8 +30,13 @@ function(ds_room name)
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
                                              SOVERSION ${PROJECT_VERSION_MAJOR})
   set_property(GLOBAL APPEND PROPERTY DS_ROOM_TARGETS ${target})
+  # INTERNAL headers need what the room links privately, and aren't installed.
+  set(internal)
+  foreach(header IN LISTS ROOM_INTERNAL)
+    list(APPEND internal PATTERN "${header}" EXCLUDE)
+  endforeach()
   install(DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}/" DESTINATION include/deepspeed/${name}
-          FILES_MATCHING PATTERN "*.h" PATTERN "cuda" EXCLUDE)
+          FILES_MATCHING PATTERN "*.h" PATTERN "cuda" EXCLUDE ${internal})
 endfunction()
 
 # ds_program(NAME SOURCES file... [USES room...] [LINK target...]): a program in bin/.

@@ -98,7 +98,7 @@ class Engine : private nn::UnitDriver {
                        const nlohmann::json& client_state = nlohmann::json::object(), bool save_latest = true,
                        int keep_last = 0);
   /// Collective. Loads folder/tag (default: what `latest` names) and returns the client state. Throws CheckpointError
-  /// naming what is damaged, missing or doesn't fit; nothing is changed then.
+  /// naming what is damaged, missing or doesn't fit, before anything is changed.
   nlohmann::json load_checkpoint(const std::filesystem::path& folder, const std::string& tag = "",
                                  const LoadOptions& options = {});
   /// The same from a checkpoint that is open.
