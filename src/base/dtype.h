@@ -24,6 +24,10 @@ struct Buffer {
   std::int64_t numel = 0;
   Dtype type = Dtype::f32;
   std::size_t bytes() const { return static_cast<std::size_t>(numel) * size_of(type); }
+  /// Elements [offset, offset + count).
+  Buffer part(std::int64_t offset, std::int64_t count) const {
+    return {static_cast<char*>(data) + offset * static_cast<std::int64_t>(size_of(type)), count, type};
+  }
 };
 
 struct ConstBuffer {

@@ -103,8 +103,10 @@ void own_sections(Rows& rows) {
           works("export", string | null, "null", "Folder that gets a Hugging Face model at the end."),
           works("activation_checkpointing", boolean, "false",
                 "Recompute each block's activations in backward instead of keeping them."),
-          works("deterministic", boolean | string, "\"auto\"",
-                "Fixed order of sums across ranks; auto = true over MPI, false over NCCL.")
+          works(
+              "deterministic", boolean | string, "\"auto\"",
+              "Fixed order of sums across ranks; auto = so over MPI, not over NCCL. true: also the same order at every "
+              "ZeRO stage, for which stages 0 and 1 reduce each micro batch, not each step.")
               .one_of({"auto"})
               .refusing({"false"}),
           works("on_nan", string, "\"stop\"",
@@ -131,20 +133,18 @@ void batch_and_step(Rows& rows) {
       works("gradient_clipping", number, "1.0",
             "Largest global L2 norm of the gradients, larger ones are scaled down to it; 0 = no clipping.")
           .range(">=0"),
-      parsed(
-          "prescale_gradients", boolean, "false",
-          "Divide gradients before the sum over ranks, not after; sums are formed in fp32 here, which needs neither."),
-      parsed("gradient_predivide_factor", number, "1.0",
-             "Divide by this before the sum over ranks and by the rest after it; see prescale_gradients.")
+      works("prescale_gradients", boolean, "false",
+            "Divide gradients by the ranks before the sum over ranks, not after it."),
+      works("gradient_predivide_factor", number, "1.0",
+            "Divide gradients by this before the sum over ranks and by the rest after it; not with prescale_gradients.")
           .range(">0"),
       works("gradient_allreduce_op", string, "\"mean\"", "How ranks' gradients are combined.")
-          .one_of({"mean"})
-          .not_yet({"sum"})
+          .one_of({"mean", "sum"})
           .complaining("Invalid gradient_allreduce_op. Supported operations: ['mean', 'sum']. Got: '{}'"),
       later("sparse_gradients", boolean, "false", "Exchange embedding gradients as (index, row) pairs."),
       parsed("disable_allgather", boolean, "false", "Old key without effect."),
-      later("communication_data_type", string | null, "null",
-            "Type that gradients have while they are exchanged; null = the model's.")
+      works("communication_data_type", string | null, "null",
+            "Type that gradients have while they are exchanged; null = the one they are added up in.")
           .one_of(comm_dtypes)
           .complaining("Invalid communication_data_type. Supported data types: ['fp16', 'bf16', 'fp32']. Got: {}"),
       parsed("seq_parallel_communication_data_type", string | null, "\"fp32\"",
@@ -439,8 +439,9 @@ void zero(Rows& rows) {
           parsed("use_multi_rank_bucket_allreduce", boolean, "true",
                  "One reduction for the slices of many owners; always so here."),
           parsed("allgather_partitions", boolean, "true", "Parameters are always brought together by all-gather."),
-          parsed("allgather_bucket_size", integer, "5e8",
-                 "Elements of one parameter all-gather; even. Here a unit is one gather, whatever its size.")
+          works("allgather_bucket_size", integer, "5e8",
+                "Elements of updated parameters that are on their way to the other ranks at once; even. A unit is one "
+                "gather, whatever its size.")
               .range(">=0"),
           works("overlap_comm", boolean | null, "null", "Reduce while backward goes on; null = true for stage 3."),
           later("compute_grad_norm", boolean, "true", "false = leave the gradient norm out where nothing clips by it."),
@@ -504,11 +505,12 @@ void zero(Rows& rows) {
               .range("0..1")
               .complaining("pt_reserved_cores_perc must be a float"),
           later("zenflow.steps_per_epoch", integer | null, "null", "Filled at run time.").range(">0"),
-          parsed("sub_group_size", integer, "1e9", "Elements of one tile of the optimizer step; here a tile is a unit.")
+          works("sub_group_size", integer, "1e9",
+                "Elements of one tile of the optimizer step; a tile ends with its unit.")
               .range(">=0"),
-          parsed("stage3_prefetch_bucket_size", integer, "5e7",
-                 "Elements gathered ahead of use (none yet: a unit is gathered when it runs); \"auto\" = 0.9 x hidden "
-                 "size squared.")
+          works("stage3_prefetch_bucket_size", integer, "5e7",
+                "Units are gathered ahead of use while fewer elements than this are here unused; 0 = none; \"auto\" = "
+                "0.9 x hidden size squared.")
               .range(">=0")
               .also({"prefetch_bucket_size"}),
           parsed(
@@ -517,15 +519,16 @@ void zero(Rows& rows) {
               "hidden size.")
               .range(">=0")
               .also({"param_persistence_threshold"}),
-          parsed("stage3_model_persistence_threshold", integer, "9223372036854775807",
-                 "Most elements that stay gathered; see stage3_param_persistence_threshold.")
+          works("stage3_model_persistence_threshold", integer, "9223372036854775807",
+                "Most elements that stay gathered; see stage3_param_persistence_threshold.")
               .range(">=0")
               .also({"model_persistence_threshold"}),
-          parsed("stage3_max_live_parameters", integer, "1e9", "Most elements gathered at once; here one unit's.")
+          works("stage3_max_live_parameters", integer, "1e9",
+                "Most elements gathered at once; what a running unit needs is gathered all the same.")
               .range(">=0")
               .also({"max_live_parameters"}),
-          parsed("stage3_max_reuse_distance", integer, "1e9",
-                 "Keep what is used again within so many elements; here a unit is let go after each use.")
+          works("stage3_max_reuse_distance", integer, "1e9",
+                "Keep a unit's parameters that are used again before so many elements of other units are.")
               .range(">=0")
               .also({"max_reuse_distance"}),
           parsed("stage3_gather_16bit_weights_on_model_save", boolean, "false",
@@ -543,8 +546,9 @@ void zero(Rows& rows) {
           later("ignore_unused_parameters", boolean, "true",
                 "A parameter without a gradient counts as zero; false = it is an error."),
           later("legacy_stage1", boolean, "false", "Removed long ago."),
-          parsed("round_robin_gradients", boolean, "false",
-                 "Deal parameters out over the ranks in turn (stages 1 and 2); slices are even here without it."),
+          works(
+              "round_robin_gradients", boolean, "false",
+              "Deal a unit's parameters out over the ranks in turn (stages 1 and 2); slices are even without it too."),
           parsed("parameter_alignment", boolean, "false",
                  "Start each parameter at 16 bytes in the flat buffer; no kernel here needs it."),
           later("zero_hpz_partition_size", integer, "1", "ZeRO++: ranks of the secondary shard group.")
@@ -561,8 +565,8 @@ void zero(Rows& rows) {
           parsed("memory_efficient_linear", boolean, "true", "Stage 3 keeps no weight for backward; always so here."),
           later("pipeline_loading_checkpoint", boolean, "false", "Ranks of a node load one after another (stage 3)."),
           parsed("override_module_apply", boolean, "true", "Python only: gather in Module.apply."),
-          parsed("log_trace_cache_warnings", boolean, "false",
-                 "Log when the order of the units changes; no order is recorded here."),
+          works("log_trace_cache_warnings", boolean, "false",
+                "Log when the order of the units changes, so that nothing is gathered ahead for a while (stage 3)."),
           parsed("enable_sanity_checks", boolean, "false",
                  "More checks across ranks; those that exist are always on here."),
           parsed("save_muon_momentum_buffer_in_memory", boolean, "false", "Keep Muon's momentum out of nvme."),

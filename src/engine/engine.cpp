@@ -3,15 +3,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <exception>
 #include <limits>
 #include <string_view>
 #include <unordered_set>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "layout/placement.h"
 #include "optim/rules.h"
+#include "zero/model_rows.h"
 #include "zero/tensor_buffer.h"
 
 namespace deepspeed {
@@ -26,7 +30,8 @@ bool accelerator_present() {
 
 }  // namespace
 
-Engine::Engine(std::shared_ptr<torch::nn::Module> model, config::Config config, std::shared_ptr<comm::Group> group)
+Engine::Engine(std::shared_ptr<torch::nn::Module> model, config::Config config, std::shared_ptr<comm::Group> group,
+               const std::vector<ParameterGroup>& groups)
     : model_(std::move(model)), config_(std::move(config)), group_(std::move(group)) {
   precision_ = precision_of(config_, accelerator_present());
   train_batch_size_ = config_.get<std::int64_t>("train_batch_size");
@@ -40,7 +45,8 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, config::Config config, 
   }
   clipping_ = config_.get<double>("gradient_clipping");
   find_units();
-  build_optimizer();
+  build_optimizer(groups);
+  build_schedule();
 }
 
 Engine::~Engine() {
@@ -60,70 +66,96 @@ void Engine::find_units() {
   }
 }
 
-// The root's row first, then one for each unit in the order of the model: backward completes them from the last on.
-// A weight that occurs outside its unit too (tied, shared by units) belongs to the root, which is always whole.
-std::vector<zero::ParameterGroup> Engine::find_rows() {
-  const auto parameters = model_->named_parameters();
-  std::unordered_map<const void*, std::int64_t> uses;
-  for (const auto& item : parameters) ++uses[item.value().unsafeGetTensorImpl()];
-  std::unordered_map<const void*, std::size_t> row_of_unit_parameter;
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    std::unordered_map<const void*, std::int64_t> inside;
-    for (const auto& item : units_[u]->named_parameters()) ++inside[item.value().unsafeGetTensorImpl()];
-    for (const auto& [parameter, count] : inside) {
-      if (count == uses.at(parameter)) row_of_unit_parameter[parameter] = u + 1;
-    }
-  }
+namespace {
 
-  std::vector<zero::ParameterGroup> rows(units_.size() + 1);
-  rows[0].keep_whole = true;
-  std::unordered_set<const void*> seen;
-  for (const auto& item : parameters) {
-    const void* parameter = item.value().unsafeGetTensorImpl();
-    if (!seen.insert(parameter).second) continue;  // a tied weight is trained once, under its first name
-    parameter_count_ += item.value().numel();
-    if (!item.value().requires_grad()) {
-      frozen_.push_back({item.key(), item.value()});
-      continue;
+zero::Settings settings_of(const config::Config& config, const Precision& precision, int ranks) {
+  const std::string z = "zero_optimization.";
+  const auto elements = [&](const char* key) { return config.get<std::int64_t>(z + key); };
+  zero::Settings settings;
+  settings.placement = layout::Placement::of_stage(static_cast<int>(elements("stage")));
+  settings.accumulation = precision.accumulation;
+  if (const auto name = config.find<std::string>("communication_data_type")) {
+    base::Dtype type = base::Dtype::f32;
+    if (!base::parse_dtype(*name, type)) {
+      throw base::ConfigError(fmt::format("communication_data_type: '{}' is none of fp32, fp16, bf16", *name));
     }
-    const auto found = row_of_unit_parameter.find(parameter);
-    rows[found == row_of_unit_parameter.end() ? 0 : found->second].parameters.push_back({item.key(), item.value()});
+    settings.communication = type;
   }
-  return rows;
+  const auto n = static_cast<float>(ranks);
+  const auto predivide = static_cast<float>(config.get<double>("gradient_predivide_factor"));
+  if (config.get<std::string>("gradient_allreduce_op") == "mean") {
+    const bool first = config.get<bool>("prescale_gradients");
+    settings.before = 1.0F / (first ? n : predivide);
+    settings.after = first ? 1.0F : predivide / n;
+  }
+  settings.reduce_bucket = elements("reduce_bucket_size");
+  settings.gather_bucket = elements("allgather_bucket_size");
+  settings.sub_group = std::max<std::int64_t>(elements("sub_group_size"), 1);
+  settings.overlap = config.find<bool>(z + "overlap_comm").value_or(true);
+  settings.reduce_each_backward = config.get<nlohmann::json>("training.deterministic") == true;
+  settings.gatherer.prefetch = elements("stage3_prefetch_bucket_size");
+  settings.gatherer.max_live = elements("stage3_max_live_parameters");
+  settings.gatherer.reuse_distance = elements("stage3_max_reuse_distance");
+  settings.gatherer.log_changes = config.get<bool>(z + "log_trace_cache_warnings");
+  return settings;
 }
 
-void Engine::build_optimizer() {
-  std::vector<zero::ParameterGroup> rows = find_rows();
-  for (zero::NamedParameter& frozen : frozen_) {
-    const at::Tensor whole = frozen.tensor.detach().contiguous();
-    group_->broadcast(zero::view(whole), 0).wait();
-    frozen.tensor.set_data(whole.to(zero::scalar_type(precision_.working)));
-  }
+}  // namespace
 
+void Engine::build_optimizer(const std::vector<ParameterGroup>& groups) {
   const auto type = config_.find<std::string>("optimizer.type");
   if (!type) {
     throw base::ConfigError(
         "optimizer.type: a training run needs an optimizer; give for example {\"type\": \"AdamW\"}");
   }
   const auto params = config_.get<nlohmann::json>("optimizer.params");
-  zero::Settings settings;
-  settings.placement =
-      layout::Placement::of_stage(static_cast<int>(config_.get<std::int64_t>("zero_optimization.stage")));
-  settings.working = precision_.working;
-  settings.accumulation = precision_.accumulation;
-  settings.reduce_bucket = config_.get<std::int64_t>("zero_optimization.reduce_bucket_size");
-  settings.overlap = config_.find<bool>("zero_optimization.overlap_comm").value_or(true);
-  optimizer_ =
-      std::make_unique<zero::ShardedOptimizer>(group_, std::move(rows), std::vector{optim::hyper_from(*type, params)},
-                                               optim::make_rule(*type, params), settings);
+  const zero::Settings settings = settings_of(config_, precision_, group_->size());
+
+  zero::RowOptions options;
+  options.placement = settings.placement;
+  options.working = precision_.working;
+  options.persistence = {config_.get<std::int64_t>("zero_optimization.stage3_param_persistence_threshold"),
+                         config_.get<std::int64_t>("zero_optimization.stage3_model_persistence_threshold")};
+  options.round_robin = config_.get<bool>("zero_optimization.round_robin_gradients") &&
+                        settings.placement.optimizer == layout::Spread::sharded &&
+                        settings.placement.parameters == layout::Spread::replicated;
+  std::vector<optim::Hyper> hypers;
+  for (const ParameterGroup& group : groups) {
+    for (const at::Tensor& parameter : group.parameters) {
+      if (!options.hypers.emplace(parameter.unsafeGetTensorImpl(), hypers.size()).second) {
+        throw std::invalid_argument("initialize: a parameter is in two parameter groups");
+      }
+    }
+    nlohmann::json own = params;
+    own.update(group.options);
+    hypers.push_back(optim::hyper_from(*type, own));
+  }
+  std::unordered_set<const void*> seen;
+  bool rest = groups.empty();
+  for (const auto& item : model_->named_parameters()) {
+    const void* id = item.value().unsafeGetTensorImpl();
+    if (!seen.insert(id).second) continue;
+    parameter_count_ += item.value().numel();
+    if (item.value().requires_grad()) rest = options.hypers.emplace(id, groups.size()).second || rest;
+  }
+  if (rest) hypers.push_back(optim::hyper_from(*type, params));
+
+  zero::ModelRows rows = zero::make_rows(*model_, group_, options);
+  optimizer_ = std::make_unique<zero::ShardedOptimizer>(group_, std::move(rows.rows), std::move(hypers),
+                                                        optim::make_rule(*type, params), settings);
   for (const auto& unit : units_) {
     UnitState& state = unit_states_.at(unit.get());
-    for (const at::Tensor& parameter : unit->trainable()) {
-      zero::FlatGroup* row = optimizer_->row_of(parameter);
-      if (row != nullptr && row != optimizer_->rows().front().get()) state.row = row;
+    for (const auto& row : rows.of_unit[unit.get()]) {
+      if (!row->holding().keep_whole) state.released.push_back(row.get());
+      zero::TrainedRow* trained = optimizer_->trained_row_of(row->parameters().front().tensor);
+      if (trained == nullptr) continue;
+      state.trained.push_back(trained);
+      users_[trained].push_back(&state);
     }
   }
+}
 
+void Engine::build_schedule() {
   if (const auto schedule = config_.find<std::string>("scheduler.type")) {
     std::vector<optim::GroupRates> rates;
     for (const optim::Hyper& hyper : optimizer_->hypers()) {
@@ -156,44 +188,42 @@ at::Tensor Engine::backward(const at::Tensor& loss, bool retain_graph, bool scal
   if (divisor != 1.0) divided = divided / divisor;
   const double scale = loss_scale();
   partial_ = true;
-  optimizer_->begin_backward(is_gradient_accumulation_boundary());
+  optimizer_->begin_backward(is_gradient_accumulation_boundary(), !no_sync_);
   (scale == 1.0 ? divided : divided * scale).backward({}, retain_graph);
   collect_left_gradients();
   optimizer_->end_backward();
   return divided.detach();
 }
 
-void Engine::gather(nn::Unit& unit) {
-  zero::FlatGroup* row = unit_states_.at(&unit).row;
-  if (row != nullptr) optimizer_->gather(*row);
-}
-
-void Engine::release(nn::Unit& unit) {
-  if (zero::FlatGroup* row = unit_states_.at(&unit).row) row->release();
-}
-
 void Engine::before_forward(nn::Unit& unit, bool recorded) {
-  gather(unit);
-  if (recorded) ++unit_states_.at(&unit).runs;
+  UnitState& state = unit_states_.at(&unit);
+  optimizer_->gatherer().use(state.released);
+  if (recorded) ++state.runs;
 }
 
 void Engine::after_forward(nn::Unit& unit) {
-  release(unit);
+  optimizer_->gatherer().done(unit_states_.at(&unit).released);
 }
 
 void Engine::before_backward(nn::Unit& unit) {
-  gather(unit);
+  optimizer_->gatherer().use(unit_states_.at(&unit).released);
 }
 
 void Engine::gradients(nn::Unit& unit, std::vector<at::Tensor> gradients) {
   UnitState& state = unit_states_.at(&unit);
   const std::vector<at::Tensor> parameters = unit.trainable();  // now: some may have been frozen since the start
   for (std::size_t i = 0; i < parameters.size(); ++i) optimizer_->accumulate(parameters[i], gradients[i]);
-  if (--state.runs == 0 && state.row != nullptr) optimizer_->row_done(*state.row);
+  if (--state.runs != 0) return;
+  for (const zero::TrainedRow* row : state.trained) {
+    const std::vector<UnitState*>& users = users_.at(row);
+    if (std::all_of(users.begin(), users.end(), [](const UnitState* user) { return user->runs == 0; })) {
+      optimizer_->row_done(*row);
+    }
+  }
 }
 
 void Engine::after_backward(nn::Unit& unit) {
-  release(unit);
+  optimizer_->gatherer().done(unit_states_.at(&unit).released);
 }
 
 // Autograd leaves the gradients of the root's parameters in .grad(); a weight that a unit shares with the root gets one
@@ -215,6 +245,7 @@ bool Engine::is_gradient_accumulation_boundary() const {
 }
 
 void Engine::step() {
+  if (no_sync_) throw std::logic_error("It is illegal to call Engine.step() inside no_sync context manager");
   const bool boundary = is_gradient_accumulation_boundary();
   ++micro_steps_;
   if (!boundary) return;
@@ -281,17 +312,76 @@ std::vector<double> Engine::get_lr() const {
   return rates;
 }
 
+void Engine::require_boundary(const char* what) const {
+  if (!partial_) return;
+  throw std::logic_error(fmt::format("{} within an accumulation: call it after the step that ends it", what));
+}
+
+void Engine::set_train_batch_size(std::int64_t n) {
+  require_boundary("set_train_batch_size");
+  const std::int64_t each = micro_batch_size_ * group_->size();
+  if (n <= 0 || n % each != 0) {
+    throw std::invalid_argument(fmt::format(
+        "Train batch size must be divisible by micro-batch data parallelism: {} isn't a multiple of {} x {} ranks", n,
+        micro_batch_size_, group_->size()));
+  }
+  set_gradient_accumulation_steps(n / each);
+}
+
+void Engine::set_train_micro_batch_size(std::int64_t n) {
+  require_boundary("set_train_micro_batch_size");
+  if (n <= 0) throw std::invalid_argument(fmt::format("set_train_micro_batch_size: {} isn't above 0", n));
+  micro_batch_size_ = n;
+  train_batch_size_ = micro_batch_size_ * gas_ * group_->size();
+}
+
+void Engine::set_gradient_accumulation_steps(std::int64_t n) {
+  require_boundary("set_gradient_accumulation_steps");
+  if (n <= 0) throw std::invalid_argument(fmt::format("set_gradient_accumulation_steps: {} isn't above 0", n));
+  gas_ = n;
+  micro_steps_ = global_steps_ * gas_;  // counts within the accumulation
+  train_batch_size_ = micro_batch_size_ * gas_ * group_->size();
+}
+
+NoSync Engine::no_sync() {
+  return {*this, false};
+}
+
+NoSync Engine::coalesce_grad_reduction() {
+  return {*this, true};
+}
+
+NoSync::NoSync(Engine& engine, bool flush) : engine_(&engine), flush_(flush) {
+  if (engine.no_sync_) throw std::logic_error("no_sync context manager reentry is unsupported");
+  engine.no_sync_ = true;
+}
+
+NoSync::~NoSync() {
+  if (engine_ == nullptr) return;
+  engine_->no_sync_ = false;
+  if (!flush_ || std::uncaught_exceptions() > 0) return;
+  try {
+    engine_->optimizer_->begin_backward(engine_->is_gradient_accumulation_boundary());
+    engine_->optimizer_->end_backward();
+  } catch (const std::exception& error) {
+    log::error("coalesce_grad_reduction: {}", error.what());
+  }
+}
+
 std::vector<std::pair<std::string, at::Tensor>> Engine::module_state_dict() const {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   std::unordered_map<const void*, at::Tensor> copies;
-  for (const auto& row : optimizer_->rows()) {
-    if (row->whole()) continue;
-    optimizer_->gather(*row);
-    for (const zero::NamedParameter& p : row->parameters()) {
+  const auto copy_of = [&](zero::Row& row) {
+    if (row.holding().keep_whole) return;
+    ++row.users;
+    row.bring();
+    for (const zero::NamedParameter& p : row.parameters()) {
       copies[p.tensor.unsafeGetTensorImpl()] = p.tensor.detach().clone();
     }
-    row->release();
-  }
+    if (--row.users == 0) row.release();
+  };
+  for (const auto& row : optimizer_->rows()) copy_of(row->row());
+  for (const auto& row : optimizer_->frozen_rows()) copy_of(*row);
   std::unordered_set<const void*> seen;
   for (const auto& item : model_->named_parameters()) {
     const void* parameter = item.value().unsafeGetTensorImpl();
@@ -306,9 +396,10 @@ std::vector<std::pair<std::string, at::Tensor>> Engine::module_state_dict() cons
 }  // namespace engine
 
 std::unique_ptr<engine::Engine> initialize(std::shared_ptr<torch::nn::Module> model, const config::Config& config,
-                                           std::shared_ptr<comm::Group> group) {
+                                           std::shared_ptr<comm::Group> group,
+                                           const std::vector<engine::ParameterGroup>& groups) {
   if (group == nullptr) group = comm::self_group();
-  return std::make_unique<engine::Engine>(std::move(model), config, std::move(group));
+  return std::make_unique<engine::Engine>(std::move(model), config, std::move(group), groups);
 }
 
 }  // namespace deepspeed

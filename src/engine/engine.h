@@ -34,17 +34,41 @@ struct LoadOptions {
   bool load_module_only = false;
 };
 
+/// Parameters that are trained with options of their own: keys of optimizer.params such as lr, betas, eps and
+/// weight_decay take the place of the config's.
+struct ParameterGroup {
+  std::vector<at::Tensor> parameters;
+  nlohmann::json options = nlohmann::json::object();
+};
+
+class Engine;
+
+/// While one exists, backward leaves this rank's gradients where they are (Engine::no_sync). Movable only.
+class NoSync {
+ public:
+  NoSync(Engine& engine, bool flush);
+  NoSync(NoSync&& other) noexcept : engine_(std::exchange(other.engine_, nullptr)), flush_(other.flush_) {}
+  NoSync& operator=(NoSync&&) = delete;
+  ~NoSync();
+
+ private:
+  Engine* engine_;
+  bool flush_;
+};
+
 /// Trains one model, whatever the placement: forward, backward, step. Made by deepspeed::initialize. Every method
 /// marked collective must be called by all ranks of the data-parallel group in the same order.
 class Engine : private nn::UnitDriver {
  public:
-  Engine(std::shared_ptr<torch::nn::Module> model, config::Config config, std::shared_ptr<comm::Group> group);
+  Engine(std::shared_ptr<torch::nn::Module> model, config::Config config, std::shared_ptr<comm::Group> group,
+         const std::vector<ParameterGroup>& groups = {});
   ~Engine() override;
 
   /// Runs the model under the engine: `f` calls the module and returns what it likes.
   ///     at::Tensor loss = engine.forward([&] { return model->forward(ids, labels).loss; });
   template <class F>
   auto forward(F&& f) {
+    optimizer_->gatherer().begin_pass();
     return std::forward<F>(f)();
   }
   /// Backpropagates a scalar loss: divided by gradient_accumulation_steps (unless scale_wrt_gas is false) and
@@ -53,6 +77,12 @@ class Engine : private nn::UnitDriver {
   /// To be called after each backward. Only at the accumulation boundary it acts: reduce, clip, update, schedule.
   /// Collective there. Throws DivergedError where the gradients are not finite and the config doesn't say skip.
   void step();
+
+  /// While the result lives, backward only adds to this rank's sums; the next backward without it exchanges all.
+  /// step() is an error meanwhile. Works at every stage: where gradients are sharded they stay whole until then.
+  [[nodiscard]] NoSync no_sync();
+  /// The same, but at the end of the scope what came together is reduced at once. Collective there.
+  [[nodiscard]] NoSync coalesce_grad_reduction();
 
   bool is_gradient_accumulation_boundary() const;
   /// Overrides the counting until called again with nullopt.
@@ -73,6 +103,13 @@ class Engine : private nn::UnitDriver {
   std::int64_t train_batch_size() const { return train_batch_size_; }
   std::int64_t train_micro_batch_size_per_gpu() const { return micro_batch_size_; }
   std::int64_t gradient_accumulation_steps() const { return gas_; }
+  /// Changes gradient_accumulation_steps so that a step takes n samples from now on. Throws std::invalid_argument where
+  /// n isn't a multiple of micro batch times ranks, and std::logic_error within an accumulation.
+  void set_train_batch_size(std::int64_t n);
+  /// The train batch follows; the accumulation stays.
+  void set_train_micro_batch_size(std::int64_t n);
+  /// The train batch follows.
+  void set_gradient_accumulation_steps(std::int64_t n);
   std::int64_t micro_steps() const { return micro_steps_; }
   std::int64_t global_steps() const { return global_steps_; }
   std::int64_t global_samples() const { return global_samples_; }
@@ -91,6 +128,28 @@ class Engine : private nn::UnitDriver {
   optim::Schedule* lr_scheduler() { return schedule_ ? &*schedule_ : nullptr; }
   /// Trainable parameters and all parameters, in elements.
   std::int64_t parameter_count() const { return parameter_count_; }
+
+  // Whole parameters, gradients and states of a parameter that is sharded, in fp32 and the parameter's shape.
+  // Collective: all ranks call them for the same parameters in the same order. nullopt for one that isn't trained.
+  std::optional<at::Tensor> safe_get_full_fp32_param(const at::Tensor& parameter);
+  /// `state`: "exp_avg", ...: a name that the optimizer keeps; another throws std::invalid_argument.
+  std::optional<at::Tensor> safe_get_full_optimizer_state(const at::Tensor& parameter, const std::string& state);
+  /// The mean over ranks, unscaled, between the boundary's backward and step(); nullopt while there is none.
+  std::optional<at::Tensor> safe_get_full_grad(const at::Tensor& parameter);
+  /// All ranks give the same value, of the parameter's number of elements.
+  void safe_set_full_fp32_param(const at::Tensor& parameter, const at::Tensor& value);
+  void safe_set_full_optimizer_state(const at::Tensor& parameter, const at::Tensor& value, const std::string& state);
+  void safe_set_full_grad(const at::Tensor& parameter, const at::Tensor& value);
+  // This rank's part of the same, flat; not collective. Parts of all ranks in rank order make the whole.
+  std::optional<at::Tensor> safe_get_local_fp32_param(const at::Tensor& parameter);
+  std::optional<at::Tensor> safe_get_local_optimizer_state(const at::Tensor& parameter, const std::string& state);
+  std::optional<at::Tensor> safe_get_local_grad(const at::Tensor& parameter);
+  /// The weights of 16-bit training follow here; whole copies follow after the next update or refresh.
+  void safe_set_local_fp32_param(const at::Tensor& parameter, const at::Tensor& value);
+  void safe_set_local_optimizer_state(const at::Tensor& parameter, const at::Tensor& value, const std::string& state);
+  void safe_set_local_grad(const at::Tensor& parameter, const at::Tensor& value);
+  /// Collective: lets go of every sharded weight that is here and not in use.
+  void empty_partition_cache() { optimizer_->gatherer().finish(); }
 
   /// Collective. Saves folder/tag (default "global_stepN") and commits it as docs/checkpoint-format.md says.
   /// `keep_last` > 0 removes older ones afterwards.
@@ -113,12 +172,19 @@ class Engine : private nn::UnitDriver {
   void before_backward(nn::Unit& unit) override;
   void gradients(nn::Unit& unit, std::vector<at::Tensor> gradients) override;
   void after_backward(nn::Unit& unit) override;
+  friend class NoSync;
+  struct Part;
   void find_units();
-  std::vector<zero::ParameterGroup> find_rows();
-  void build_optimizer();
-  void gather(nn::Unit& unit);
-  void release(nn::Unit& unit);
+  void build_optimizer(const std::vector<ParameterGroup>& groups);
+  void build_schedule();
   void collect_left_gradients();
+  void require_boundary(const char* what) const;
+  std::optional<Part> part_of(const at::Tensor& parameter);
+  at::Tensor whole(const Part& part, const base::Buffer& owned);
+  base::Buffer state_buffer(const Part& part, const std::string& state);
+  std::optional<base::Buffer> gradient_buffer(const Part& part);
+  void set_master(const Part& part, const base::Buffer& values);
+  void set_gradient(const Part& part, const at::Tensor& own);
   void apply_rates();
 
   std::shared_ptr<torch::nn::Module> model_;
@@ -132,16 +198,18 @@ class Engine : private nn::UnitDriver {
 
   std::vector<std::shared_ptr<nn::Unit>> units_;
   struct UnitState {
-    zero::FlatGroup* row = nullptr;  ///< null where all its weights belong to the root or are frozen
-    std::int64_t runs = 0;           ///< recorded forwards whose backward hasn't come yet
+    std::vector<zero::Row*> released;        ///< what its runs need gathered
+    std::vector<zero::TrainedRow*> trained;  ///< what its runs give gradients to, but for the root's
+    std::int64_t runs = 0;                   ///< recorded forwards whose backward hasn't come yet
   };
   std::unordered_map<const nn::Unit*, UnitState> unit_states_;
-  std::vector<zero::NamedParameter> frozen_;
+  std::unordered_map<const zero::TrainedRow*, std::vector<UnitState*>> users_;
   std::unique_ptr<zero::ShardedOptimizer> optimizer_;
   std::optional<optim::Schedule> schedule_;
   optim::LossScaler scaler_;
 
   std::optional<bool> forced_boundary_;
+  bool no_sync_ = false;
   bool partial_ = false;  ///< gradients were summed up that no step has taken yet
   std::int64_t micro_steps_ = 0;
   std::int64_t global_steps_ = 0;
@@ -156,8 +224,10 @@ class Engine : private nn::UnitDriver {
 
 /// Makes an Engine for any torch::nn::Module; its nn::Unit submodules are the pieces that are driven one by one, and
 /// the rest of the model is the root. Collective: all ranks of `group` (default: this process alone) call it with the
-/// same model and config. Weights become those of rank 0, in the type that the config trains in.
+/// same model and config. A trainable parameter that is in none of `groups` is trained as the config says. Weights
+/// become those of rank 0, in the type that the config trains in.
 std::unique_ptr<engine::Engine> initialize(std::shared_ptr<torch::nn::Module> model, const config::Config& config,
-                                           std::shared_ptr<comm::Group> group = nullptr);
+                                           std::shared_ptr<comm::Group> group = nullptr,
+                                           const std::vector<engine::ParameterGroup>& groups = {});
 
 }  // namespace deepspeed

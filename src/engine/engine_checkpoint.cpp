@@ -25,23 +25,12 @@ std::vector<std::int64_t> shape_of(const at::Tensor& tensor) {
   return tensor.sizes().vec();
 }
 
-/// Calls f(parameter, offset in it, offset in the row, elements) for each piece of a range of a group's row.
+/// Calls f(parameter, offset in it, offset in the row, elements) for each piece of a range of a row.
 template <class F>
-void for_each_piece(const zero::FlatGroup& group, zero::Range range, F&& f) {
-  for (const layout::Segment& s : group.partition().segments(range.begin, range.end)) {
-    f(group.parameters()[static_cast<std::size_t>(s.parameter)], s.parameter_offset, s.flat_offset, s.numel);
+void for_each_piece(const zero::Row& row, zero::Range range, F&& f) {
+  for (const layout::Segment& s : row.partition().segments(range.begin, range.end)) {
+    f(row.parameters()[static_cast<std::size_t>(s.parameter)], s.parameter_offset, s.flat_offset, s.numel);
   }
-}
-
-/// This rank's slice without padding. Every rank writes its own, also of what all ranks hold.
-zero::Range share_of(const zero::FlatGroup& group) {
-  const std::int64_t numel = group.partition().numel();
-  return {std::min(group.slice().begin, numel), std::min(group.slice().end, numel)};
-}
-
-base::Buffer part(const base::Buffer& whole, std::int64_t offset, std::int64_t numel) {
-  return {static_cast<char*>(whole.data) + offset * static_cast<std::int64_t>(base::size_of(whole.type)), numel,
-          whole.type};
 }
 
 }  // namespace
@@ -62,26 +51,30 @@ void Engine::save_checkpoint(const std::filesystem::path& folder, std::string ta
   const auto add = [&slices](std::string name, const at::Tensor& whole, std::int64_t offset, base::ConstBuffer data) {
     slices.push_back({std::move(name), shape_of(whole), offset, data});
   };
-  for (const auto& row : optimizer_->rows()) {
-    const zero::FlatGroup& group = *row;
-    const zero::Range share = share_of(group);
-    for_each_piece(group, share,
+  // Every rank writes its own slice, also of what all ranks hold.
+  const auto add_weights = [&](const zero::Row& row) {
+    for_each_piece(row, row.share(),
                    [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
-                     add("model/" + p.name, p.tensor, offset, part(group.weights(), at - group.slice().begin, n));
+                     add("model/" + p.name, p.tensor, offset, row.weights().part(at - row.slice().begin, n));
                    });
-    const base::Buffer master = group.master();
-    for_each_piece(group, share,
+  };
+  for (const auto& trained : optimizer_->rows()) {
+    const zero::Row& row = trained->row();
+    add_weights(row);
+    const base::Buffer master = trained->master();
+    for_each_piece(row, row.share(),
                    [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
-                     const std::int64_t local = at - group.owned().begin;
-                     if (group.has_own_master()) {
-                       add("optimizer/fp32/" + p.name, p.tensor, offset, part(master, local, n));
+                     const std::int64_t local = at - trained->owned().begin;
+                     if (trained->has_own_master()) {
+                       add("optimizer/fp32/" + p.name, p.tensor, offset, master.part(local, n));
                      }
-                     for (std::size_t s = 0; s < group.states.size(); ++s) {
+                     for (std::size_t s = 0; s < trained->states.size(); ++s) {
                        add("optimizer/" + optimizer_->rule().states()[s].name + "/" + p.name, p.tensor, offset,
-                           zero::view(group.states[s], local, n));
+                           zero::view(trained->states[s], local, n));
                      }
                    });
   }
+  for (const auto& row : optimizer_->frozen_rows()) add_weights(*row);
   if (rank == 0) {
     for (const auto& row : optimizer_->rows()) {
       for (const zero::NamedParameter& p : row->parameters()) {
@@ -92,7 +85,11 @@ void Engine::save_checkpoint(const std::filesystem::path& folder, std::string ta
         }
       }
     }
-    for (const zero::NamedParameter& p : frozen_) add("model/" + p.name, p.tensor, 0, zero::view(p.tensor));
+    for (const auto& row : optimizer_->frozen_rows()) {
+      for (const zero::NamedParameter& p : row->parameters()) {
+        if (p.tensor.numel() == 0) add("model/" + p.name, p.tensor, 0, {nullptr, 0, precision_.working});
+      }
+    }
     for (const auto& item : model_->named_buffers()) {
       kept.push_back(item.value().contiguous());
       add("model/" + item.key(), item.value(), 0, zero::view(kept.back()));
@@ -153,7 +150,9 @@ nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const L
         require("optimizer/" + spec.name + "/" + p.name, p.tensor);
     }
   }
-  for (const zero::NamedParameter& p : frozen_) known.insert(require("model/" + p.name, p.tensor)->name);
+  for (const auto& row : optimizer_->frozen_rows()) {
+    for (const zero::NamedParameter& p : row->parameters()) known.insert(require("model/" + p.name, p.tensor)->name);
+  }
   for (const auto& item : model_->named_buffers()) known.insert(require("model/" + item.key(), item.value())->name);
   for (const checkpoint::TensorInfo& info : reader.tensors()) {
     if (info.name.starts_with("model/") && known.count(info.name) == 0) {
@@ -175,34 +174,37 @@ nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const L
     reader.read(tensor, offset, zero::view(stored));
     kernels::cast(out, zero::view(stored));
   };
-  for (const auto& row : optimizer_->rows()) {
-    zero::FlatGroup& group = *row;
-    for_each_piece(group, share_of(group),
+  const auto read_weights = [&](const zero::Row& row) {
+    for_each_piece(row, row.share(),
                    [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
-                     read("model/" + p.name, offset, part(group.weights(), at - group.slice().begin, n));
+                     read("model/" + p.name, offset, row.weights().part(at - row.slice().begin, n));
                    });
-    if (group.whole()) {
-      for_each_piece(group, {0, group.partition().numel()},
-                     [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
-                       read("model/" + p.name, offset, part(group.row(), at, n));
-                     });
-    }
-    const base::Buffer master = group.master();
-    for_each_piece(
-        group, group.owned(), [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
-          const std::int64_t local = at - group.owned().begin;
-          if (group.has_own_master()) {
-            const std::string fp32 = "optimizer/fp32/" + p.name;
-            read(optimizer && reader.find(fp32) != nullptr ? fp32 : "model/" + p.name, offset, part(master, local, n));
-          }
-          if (!optimizer) return;
-          for (std::size_t s = 0; s < group.states.size(); ++s) {
-            read("optimizer/" + optimizer_->rule().states()[s].name + "/" + p.name, offset,
-                 zero::view(group.states[s], local, n));
-          }
-        });
+    if (!row.whole()) return;
+    for_each_piece(row, {0, row.numel()},
+                   [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
+                     read("model/" + p.name, offset, row.whole_weights().part(at, n));
+                   });
+  };
+  for (const auto& trained : optimizer_->rows()) {
+    const zero::Row& row = trained->row();
+    read_weights(row);
+    const base::Buffer master = trained->master();
+    for_each_piece(row, trained->owned(),
+                   [&](const zero::NamedParameter& p, std::int64_t offset, std::int64_t at, std::int64_t n) {
+                     const std::int64_t local = at - trained->owned().begin;
+                     if (trained->has_own_master()) {
+                       const std::string fp32 = "optimizer/fp32/" + p.name;
+                       read(optimizer && reader.find(fp32) != nullptr ? fp32 : "model/" + p.name, offset,
+                            master.part(local, n));
+                     }
+                     if (!optimizer) return;
+                     for (std::size_t s = 0; s < trained->states.size(); ++s) {
+                       read("optimizer/" + optimizer_->rule().states()[s].name + "/" + p.name, offset,
+                            zero::view(trained->states[s], local, n));
+                     }
+                   });
   }
-  for (const zero::NamedParameter& p : frozen_) read("model/" + p.name, 0, zero::view(p.tensor));
+  for (const auto& row : optimizer_->frozen_rows()) read_weights(*row);
   for (const auto& item : model_->named_buffers()) {
     const at::Tensor whole = item.value().detach().contiguous();
     read("model/" + item.key(), 0, zero::view(whole));

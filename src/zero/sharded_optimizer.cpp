@@ -9,7 +9,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "base/error.h"
 #include "kernels/host.h"
 #include "zero/tensor_buffer.h"
 
@@ -27,40 +26,55 @@ std::vector<std::int64_t> even_counts(std::int64_t numel, int ranks) {
 
 }  // namespace
 
-ShardedOptimizer::ShardedOptimizer(std::shared_ptr<comm::Group> data, std::vector<ParameterGroup> rows,
+ShardedOptimizer::ShardedOptimizer(std::shared_ptr<comm::Group> data, std::vector<ModelRow> rows,
                                    std::vector<optim::Hyper> hypers, std::unique_ptr<optim::UpdateRule> rule,
-                                   Settings settings)
+                                   const Settings& settings)
     : data_(std::move(data)), hypers_(std::move(hypers)), rule_(std::move(rule)), settings_(settings) {
-  for (ParameterGroup& row : rows) {
-    // Weights built or loaded on each rank may differ; training starts from those of rank 0.
-    for (NamedParameter& parameter : row.parameters) {
-      const at::Tensor whole = parameter.tensor.detach().contiguous();
-      data_->broadcast(view(whole), 0).wait();
-      if (whole.data_ptr() != parameter.tensor.data_ptr()) parameter.tensor.set_data(whole);
+  std::vector<Row*> released;
+  for (ModelRow& row : rows) {
+    if (!row.row->holding().keep_whole) released.push_back(row.row.get());
+    if (!row.hyper) {
+      frozen_.push_back(std::move(row.row));
+      continue;
     }
-    rows_.push_back(std::make_unique<FlatGroup>(std::move(row), data_->rank(), data_->size(), settings_.placement,
-                                                settings_.working, settings_.accumulation, rule_->states()));
-    const FlatGroup& flat = *rows_.back();
-    for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
-      places_[flat.parameters()[i].tensor.unsafeGetTensorImpl()] = {rows_.size() - 1, i};
+    rows_.push_back(std::make_unique<TrainedRow>(std::move(row.row), *row.hyper, settings_.placement,
+                                                 settings_.accumulation, rule_->states(), arena_));
+    const std::vector<NamedParameter>& parameters = rows_.back()->parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      places_[parameters[i].tensor.unsafeGetTensorImpl()] = {rows_.size() - 1, i};
     }
   }
   reductions_.resize(rows_.size());
+  gatherer_ = std::make_unique<Gatherer>(*data_, std::move(released), settings_.gatherer);
 }
 
-ShardedOptimizer::~ShardedOptimizer() = default;
+ShardedOptimizer::~ShardedOptimizer() {
+  for (Reduction& reduction : reductions_) {
+    for (comm::Work& work : reduction.pending) {
+      try {
+        work.wait();
+      } catch (const std::exception&) {  // the collective's own failure has been told
+      }
+    }
+  }
+}
 
-FlatGroup* ShardedOptimizer::row_of(const at::Tensor& parameter) const {
+bool ShardedOptimizer::each_is_reduced() const {
+  return settings_.placement.gradients == layout::Spread::sharded ||
+         (settings_.reduce_each_backward && data_->size() > 1);
+}
+
+TrainedRow* ShardedOptimizer::trained_row_of(const at::Tensor& parameter) const {
   const auto found = places_.find(parameter.unsafeGetTensorImpl());
   return found == places_.end() ? nullptr : rows_[found->second.row].get();
 }
 
-void ShardedOptimizer::begin_backward(bool boundary) {
+void ShardedOptimizer::begin_backward(bool boundary, bool sync) {
   // A second backward before the update adds to what the first one began to reduce.
   for (std::size_t row = 0; row < rows_.size(); ++row) finish(row);
   for (Reduction& reduction : reductions_) reduction.ready = reduction.launched = false;
   launched_ = 0;
-  reducing_ = !local_serves() && (boundary || gradients_sharded());
+  reducing_ = sync && !local_serves() && (boundary || each_is_reduced());
 }
 
 void ShardedOptimizer::accumulate(const at::Tensor& parameter, const at::Tensor& gradient) {
@@ -77,7 +91,7 @@ void ShardedOptimizer::accumulate(const at::Tensor& parameter, const at::Tensor&
   rows_[place.row]->accumulate(place.parameter, gradient);
 }
 
-void ShardedOptimizer::row_done(const FlatGroup& row) {
+void ShardedOptimizer::row_done(const TrainedRow& row) {
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     if (rows_[i].get() == &row) reductions_[i].ready = true;
   }
@@ -87,7 +101,7 @@ void ShardedOptimizer::row_done(const FlatGroup& row) {
 void ShardedOptimizer::end_backward() {
   for (Reduction& reduction : reductions_) reduction.ready = true;
   launch_ready();
-  if (!reducing_ || !gradients_sharded()) return;
+  if (!reducing_ || !each_is_reduced()) return;
   for (std::size_t row = 0; row < rows_.size(); ++row) finish(row);
 }
 
@@ -103,13 +117,18 @@ void ShardedOptimizer::launch_ready() {
 }
 
 void ShardedOptimizer::launch(std::size_t index) {
-  FlatGroup& row = *rows_[index];
+  TrainedRow& row = *rows_[index];
   Reduction& reduction = reductions_[index];
   if (in_flight_.size() >= max_in_flight) finish(in_flight_.front());
   const int ranks = data_->size();
-  const float scale = 1.0F / static_cast<float>(ranks);
-  const base::Buffer local = row.local_gradient();
-  reduction.incoming = at::empty({row.owned().numel()}, at::kFloat);
+  base::Buffer local = row.local_gradient();
+  if (ranks > 1 && settings_.communication && *settings_.communication != local.type) {
+    reduction.sent = arena_.tensor(local.numel, *settings_.communication);
+    kernels::cast(view(reduction.sent), local);
+    local = view(reduction.sent);
+  }
+  if (settings_.before != 1) kernels::scale(local, settings_.before);
+  reduction.incoming = arena_.tensor(row.owned().numel(), base::Dtype::f32);
 
   // Bucket by bucket of the row. A bucket's elements go to their owners, or, where every rank keeps the mean, are split
   // evenly and gathered again: the sum is formed in rank order either way.
@@ -121,10 +140,8 @@ void ShardedOptimizer::launch(std::size_t index) {
     const std::int64_t before = std::accumulate(counts.begin(), counts.begin() + data_->rank(), std::int64_t{0});
     const std::int64_t own = counts[own_rank];
     const base::Buffer out = view(reduction.incoming, own == 0 ? 0 : begin + before - row.owned().begin, own);
-    const base::Buffer bucket{
-        static_cast<char*>(local.data) + begin * static_cast<std::int64_t>(base::size_of(local.type)), end - begin,
-        local.type};
-    reduction.pending.push_back(data_->ordered_reduce_scatter(bucket, counts, out, scale, false));
+    reduction.pending.push_back(
+        data_->ordered_reduce_scatter(local.part(begin, end - begin), counts, out, settings_.after, false));
     if (!optimizer_sharded()) {
       reduction.pending.push_back(data_->all_gather(out, counts, view(reduction.incoming, begin, end - begin)));
     }
@@ -139,14 +156,15 @@ void ShardedOptimizer::finish(std::size_t index) {
   if (found == in_flight_.end()) return;
   in_flight_.erase(found);
   Reduction& reduction = reductions_[index];
-  for (comm::Work& work : reduction.pending) work.wait();
+  for (comm::Work& work : reduction.pending) gatherer_->wait(work);
   reduction.pending.clear();
-  if (!gradients_sharded()) return;
-  rows_[index]->drop_local_gradient(true);
+  reduction.sent = at::Tensor();
+  if (!each_is_reduced()) return;
+  rows_[index]->drop_local_gradient(settings_.placement.gradients == layout::Spread::sharded);
   if (!reduction.has_sum && settings_.accumulation == base::Dtype::f32) {
     reduction.sum = std::move(reduction.incoming);
   } else if (!reduction.has_sum) {
-    reduction.sum = at::empty({reduction.incoming.numel()}, scalar_type(settings_.accumulation));
+    reduction.sum = arena_.tensor(reduction.incoming.numel(), settings_.accumulation);
     kernels::cast(view(reduction.sum), view(reduction.incoming));
   } else {
     kernels::accumulate(view(reduction.sum), view(reduction.incoming));
@@ -155,43 +173,31 @@ void ShardedOptimizer::finish(std::size_t index) {
   reduction.incoming = at::Tensor();
 }
 
-base::Buffer ShardedOptimizer::mean_gradient(std::size_t index) {
+base::Buffer ShardedOptimizer::mean_gradient(std::size_t index) const {
   const Reduction& reduction = reductions_[index];
-  if (gradients_sharded()) return view(reduction.sum);
-  if (!local_serves()) return view(reduction.incoming);
-  return rows_[index]->local_gradient();
+  if (local_serves()) return rows_[index]->local_gradient();
+  const at::Tensor& mean = each_is_reduced() ? reduction.sum : reduction.incoming;
+  return mean.defined() ? view(mean) : base::Buffer{nullptr, 0, base::Dtype::f32};
 }
 
-void ShardedOptimizer::gather(FlatGroup& row) {
-  if (row.whole()) return;
-  const auto index = static_cast<std::uint64_t>(
-      std::find_if(rows_.begin(), rows_.end(), [&](const auto& r) { return r.get() == &row; }) - rows_.begin());
-  gathers_ = gathers_ * 0x100000001b3ULL + index + 1;
-  row.gather(*data_).wait();
-}
-
-// Units of equal size could be exchanged between ranks without any collective failing.
-void ShardedOptimizer::check_same_gathers() {
-  if (settings_.placement.parameters == layout::Spread::replicated || data_->size() == 1) return;
-  const auto hash = static_cast<double>(gathers_ & ((std::uint64_t{1} << 52) - 1));
-  gathers_ = 0;
-  double largest[2] = {hash, -hash};
-  data_->all_reduce({largest, 2, base::Dtype::f64}, comm::ReduceOp::max).wait();
-  if (largest[0] == -largest[1]) return;
-  throw base::CommError(
-      "the ranks used the model's units in different orders in one step: with sharded parameters (ZeRO stage 3) every "
-      "rank must run the same units in the same order. Nothing was updated in this step; use stage 0, 1 or 2 for a "
-      "model whose path depends on the rank's data");
+base::Buffer ShardedOptimizer::mean_gradient(const TrainedRow& row) {
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    if (rows_[i].get() != &row) continue;
+    finish(i);
+    return mean_gradient(i);
+  }
+  throw std::logic_error("mean_gradient: not a row of this optimizer");
 }
 
 double ShardedOptimizer::reduce() {
-  check_same_gathers();
   // Gradients that came without begin_backward, or before a boundary that was forced, are still to be reduced.
   if (!local_serves() && launched_ < rows_.size()) {
     reducing_ = true;
     for (Reduction& reduction : reductions_) reduction.ready = true;
     launch_ready();
   }
+  // From here on the weights may change as soon as this rank is ready.
+  gatherer_->finish();
   double sum = 0;
   for (std::size_t row = 0; row < rows_.size(); ++row) {
     finish(row);
@@ -201,34 +207,49 @@ double ShardedOptimizer::reduce() {
   return sum;
 }
 
-void ShardedOptimizer::update(float factor) {
-  ++steps_;
-  for (std::size_t i = 0; i < rows_.size(); ++i) {
-    FlatGroup& row = *rows_[i];
-    if (row.owned().numel() == 0) continue;
+void ShardedOptimizer::update_row(std::size_t index, float factor) {
+  TrainedRow& row = *rows_[index];
+  const base::Buffer gradient = mean_gradient(index);
+  for (std::int64_t begin = 0; begin < row.owned().numel(); begin += settings_.sub_group) {
+    const std::int64_t numel = std::min(settings_.sub_group, row.owned().numel() - begin);
     optim::Piece piece;
-    piece.master = row.master();
-    piece.gradient = mean_gradient(i);
-    for (const at::Tensor& state : row.states) piece.states.push_back(view(state));
-    if (row.has_own_master()) piece.working = row.owned_working();
+    piece.master = row.master().part(begin, numel);
+    piece.gradient = gradient.part(begin, numel);
+    for (const at::Tensor& state : row.states) piece.states.push_back(view(state, begin, numel));
+    if (row.has_own_master()) piece.working = row.owned_working().part(begin, numel);
     rule_->update(piece, hypers_[row.hyper()], steps_, factor);
   }
+}
+
+void ShardedOptimizer::update(float factor) {
+  ++steps_;
+  for (std::size_t row = 0; row < rows_.size(); ++row) update_row(row, factor);
   refresh_whole_rows();
 }
 
 void ShardedOptimizer::refresh_whole_rows() {
   if (!optimizer_sharded()) return;
-  std::vector<comm::Work> gathers;
-  for (const auto& row : rows_) {
-    if (row->keep_whole()) gathers.push_back(row->gather(*data_));
+  std::deque<Row*> coming;
+  std::int64_t elements = 0;
+  for (const auto& trained : rows_) {
+    Row& row = trained->row();
+    if (row.state() == Row::State::absent) continue;
+    coming.push_back(&row);
+    elements += row.numel();
+    while (elements > settings_.gather_bucket && coming.size() > 1) {
+      coming.front()->wait();
+      elements -= coming.front()->numel();
+      coming.pop_front();
+    }
+    row.refresh(*data_);
   }
-  for (comm::Work& gather : gathers) gather.wait();
+  for (Row* row : coming) row->wait();
 }
 
 void ShardedOptimizer::clear_gradients() {
   for (std::size_t row = 0; row < rows_.size(); ++row) {
     finish(row);
-    rows_[row]->drop_local_gradient(gradients_sharded());
+    rows_[row]->drop_local_gradient(settings_.placement.gradients == layout::Spread::sharded);
     reductions_[row] = Reduction();
   }
   launched_ = 0;

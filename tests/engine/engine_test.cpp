@@ -31,14 +31,6 @@ struct Weights : torch::nn::Module {
   at::Tensor loss(const at::Tensor& gradient) { return (w * gradient.to(w.scalar_type())).sum(); }
 };
 
-std::unique_ptr<Engine> engine_for(const std::shared_ptr<torch::nn::Module>& model, const nlohmann::json& config,
-                                   const std::shared_ptr<comm::Group>& group = world()) {
-  config::Facts facts;
-  facts.world_size = group->size();
-  facts.accelerator = true;
-  return initialize(model, config::Config::parse(config.dump(), "test", {}, facts), group);
-}
-
 nlohmann::json adam(double lr, double eps, double decay = 0) {
   return {{"type", "AdamW"}, {"params", {{"lr", lr}, {"eps", eps}, {"weight_decay", decay}}}};
 }
@@ -302,7 +294,7 @@ struct Forks : torch::nn::Module {
   std::shared_ptr<Scale> right = register_module("right", std::make_shared<Scale>());
 };
 
-// Case C11 with units. What stage 3 can't do it refuses before a weight changes; the others average with zeros.
+// Case C11 with units, stage 3 included: a rank that runs none of a unit still serves the others its slice.
 TEST(EngineRanks, UnitsThatDifferBetweenRanks) {
   const bool odd = world()->rank() % 2 == 1;
   for (const int stage : {0, 1, 2, 3}) {
@@ -312,13 +304,7 @@ TEST(EngineRanks, UnitsThatDifferBetweenRanks) {
                                      {"optimizer", adam(0.1, 1.0)},
                                      {"gradient_clipping", 0},
                                      {"zero_optimization", {{"stage", stage}}}});
-    const std::string before = fingerprint(*engine);
     engine->backward((odd ? model->left : model->right)->run({at::ones({4})})[0].sum());
-    if (stage == 3 && world()->size() > 1) {
-      EXPECT_THROW(engine->step(), base::CommError);
-      EXPECT_TRUE(fingerprint(*engine) == before);
-      continue;
-    }
     engine->step();
     const double ranks = world()->size();
     const double left = std::floor(ranks / 2) / ranks;

@@ -45,12 +45,21 @@ at::Tensor recorded_tokens(std::int64_t index, int rank, int ranks) {
   return batch;
 }
 
-Case::Case(const std::string& model_name, nlohmann::json config, std::shared_ptr<comm::Group> group) {
-  model = models::load_model(data_folder() / "models" / model_name);
+std::unique_ptr<Engine> engine_for(const std::shared_ptr<torch::nn::Module>& model, nlohmann::json config,
+                                   const std::shared_ptr<comm::Group>& group) {
+  if (config.contains("zero_optimization")) {
+    nlohmann::json& zero = config.at("zero_optimization");
+    if (!zero.contains("stage3_param_persistence_threshold")) zero["stage3_param_persistence_threshold"] = 0;
+  }
   config::Facts facts;
   facts.world_size = group->size();
   facts.accelerator = true;
-  engine = initialize(model, config::Config::parse(config.dump(), "test", {}, facts), std::move(group));
+  return initialize(model, config::Config::parse(config.dump(), "test", {}, facts), group);
+}
+
+Case::Case(const std::string& model_name, nlohmann::json config, std::shared_ptr<comm::Group> group) {
+  model = models::load_model(data_folder() / "models" / model_name);
+  engine = engine_for(model, std::move(config), group);
   engine->train();
 }
 
@@ -95,7 +104,7 @@ std::string fingerprint(Engine& engine) {
   std::string bytes;
   const auto add = [&bytes](const base::Buffer& b) { bytes.append(static_cast<const char*>(b.data), b.bytes()); };
   for (const auto& group : engine.optimizer().rows()) {
-    add(group->weights());
+    add(group->row().weights());
     add(group->master());
     for (const at::Tensor& state : group->states) add(zero::view(state));
   }

@@ -34,6 +34,10 @@ struct Folder {
 /// The recorded micro batch `index`: this rank's rows of [8, 64] tokens.
 at::Tensor recorded_tokens(std::int64_t index, int rank, int ranks);
 
+/// An engine for a test: at stage 3 also small parameters are sharded unless the config says otherwise.
+std::unique_ptr<Engine> engine_for(const std::shared_ptr<torch::nn::Module>& model, nlohmann::json config,
+                                   const std::shared_ptr<comm::Group>& group = world());
+
 /// An engine over the model in tests/data/models/NAME. `overrides` replace top-level keys of `config`.
 struct Case {
   std::shared_ptr<models::CausalLM> model;

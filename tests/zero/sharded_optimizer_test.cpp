@@ -33,18 +33,17 @@ struct Fixture {
 
   Fixture(const std::vector<std::int64_t>& sizes, int stage, std::int64_t bucket = 1 << 20,
           base::Dtype working = base::Dtype::f32) {
-    ParameterGroup group;
+    std::vector<NamedParameter> named;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       parameters.push_back(at::zeros({sizes[i]}));
-      group.parameters.push_back({"p" + std::to_string(i), parameters.back()});
+      named.push_back({"p" + std::to_string(i), parameters.back()});
     }
     Settings settings;
     settings.placement = layout::Placement::of_stage(stage);
-    settings.working = working;
+    settings.after = 1.0F / static_cast<float>(process->world()->size());
     settings.reduce_bucket = bucket;
-    group.keep_whole = true;
-    std::vector<ParameterGroup> rows;
-    rows.push_back(std::move(group));
+    const Holding holding{working, stage == 3, true, false};
+    std::vector<ModelRow> rows{{std::make_shared<Row>(std::move(named), process->world(), holding, Arena()), 0}};
     optimizer = std::make_unique<ShardedOptimizer>(process->world(), std::move(rows),
                                                    std::vector{optim::hyper_from("SGD", {{"lr", 1.0}})},
                                                    optim::make_rule("SGD", {{"lr", 1.0}}), settings);

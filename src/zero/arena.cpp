@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zero/arena.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/set.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/Storage.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "zero/tensor_buffer.h"
+
+namespace deepspeed::zero {
+
+struct Arena::Pool {
+  std::mutex mutex;
+  std::multimap<std::int64_t, at::DataPtr> free;
+  std::int64_t held = 0;
+  std::int64_t largest = 0;
+
+  at::DataPtr take(std::int64_t bytes) {
+    const std::lock_guard lock(mutex);
+    largest = std::max(largest, bytes);
+    const auto found = free.find(bytes);
+    if (found == free.end()) return c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(bytes));
+    at::DataPtr data = std::move(found->second);
+    free.erase(found);
+    held -= bytes;
+    return data;
+  }
+
+  void give(std::int64_t bytes, at::DataPtr data) {
+    const std::lock_guard lock(mutex);
+    // What no longer fits the requests makes room for what does.
+    while (!free.empty() && held + bytes > 2 * largest) {
+      held -= free.begin()->first;
+      free.erase(free.begin());
+    }
+    held += bytes;
+    free.emplace(bytes, std::move(data));
+  }
+};
+
+namespace {
+
+template <class Pool>
+struct Piece {
+  std::shared_ptr<Pool> pool;
+  std::int64_t bytes;
+  at::DataPtr data;
+  static void free(void* piece) {
+    auto* self = static_cast<Piece*>(piece);
+    self->pool->give(self->bytes, std::move(self->data));
+    delete self;
+  }
+};
+
+}  // namespace
+
+Arena::Arena() : pool_(std::make_shared<Pool>()) {}
+
+at::DataPtr Arena::take(std::int64_t bytes) {
+  auto piece = std::make_unique<Piece<Pool>>(Piece<Pool>{pool_, bytes, pool_->take(bytes)});
+  void* data = piece->data.get();
+  return {data, piece.release(), &Piece<Pool>::free, at::kCPU};
+}
+
+at::Tensor Arena::tensor(std::int64_t numel, base::Dtype type) {
+  const std::int64_t bytes = numel * static_cast<std::int64_t>(base::size_of(type));
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, take(bytes), nullptr, false);
+  at::Tensor tensor = at::empty({0}, scalar_type(type));
+  tensor.set_(storage, 0, {numel}, {1});
+  return tensor;
+}
+
+}  // namespace deepspeed::zero
