@@ -58,7 +58,7 @@ void Engine::find_units() {
   units_ = nn::units_of(*model_);
   for (const auto& unit : units_) {
     unit->set_driver(this);
-    unit->set_checkpointing(checkpointing);
+    unit->set_checkpointing(checkpointing && unit->checkpointable());
     unit_states_[unit.get()] = {};
   }
   if (units_.empty()) {

@@ -218,13 +218,46 @@ void collect_units(const std::shared_ptr<torch::nn::Module>& module, const Unit*
   for (const auto& child : module->children()) collect_units(child, unit ? unit.get() : inside, seen, found);
 }
 
+thread_local UnitObserver* innermost = nullptr;
+
 }  // namespace
+
+UnitObserver::UnitObserver() : outer_(innermost) {
+  innermost = this;
+}
+
+UnitObserver::~UnitObserver() {
+  innermost = outer_;
+}
+
+Unit::Unit() : observer_(innermost) {
+  if (observer_ != nullptr) observer_->unit_begins(*this);
+}
+
+Unit::~Unit() {
+  // An observer that is gone has forgotten its units.
+  for (UnitObserver* o = innermost; o != nullptr; o = o->outer_) {
+    if (o == observer_) o->unit_ends(*this);
+  }
+}
 
 Tensors Unit::trainable() const {
   std::unordered_set<const void*> seen;
   Tensors found;
   collect_parameters(*this, seen, found);
+  for (const at::Tensor& parameter : externals_) {
+    if (parameter.requires_grad() && seen.insert(parameter.unsafeGetTensorImpl()).second) found.push_back(parameter);
+  }
   return found;
+}
+
+void Unit::add_external_parameter(const at::Tensor& parameter) {
+  remove_external_parameter(parameter);
+  externals_.push_back(parameter);
+}
+
+void Unit::remove_external_parameter(const at::Tensor& parameter) {
+  std::erase_if(externals_, [&](const at::Tensor& other) { return other.is_same(parameter); });
 }
 
 Tensors Unit::run(const Tensors& inputs) {

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace deepspeed::nn {
@@ -25,6 +26,23 @@ class UnitDriver {
   virtual void after_backward(Unit&) {}
 };
 
+/// Hears of every unit that is made on this thread while it exists, as the innermost observer: zero::Init shards a unit
+/// once the next one begins. In a unit's constructor nothing of it is there yet.
+class UnitObserver {
+ public:
+  UnitObserver();
+  virtual ~UnitObserver();
+  UnitObserver(const UnitObserver&) = delete;
+  UnitObserver& operator=(const UnitObserver&) = delete;
+  virtual void unit_begins(Unit& unit) = 0;
+  /// The unit goes away, maybe before it was complete.
+  virtual void unit_ends(Unit& unit) = 0;
+
+ private:
+  friend class Unit;
+  UnitObserver* outer_;
+};
+
 /// The piece of a model that is gathered, released, recomputed, offloaded or captured as one: normally one transformer
 /// block. libtorch has no module hooks, so a unit runs as ONE autograd function: forward runs `compute` on detached
 /// inputs with its own inner graph (or, with activation checkpointing, without a graph), backward walks that inner
@@ -32,6 +50,9 @@ class UnitDriver {
 class Unit : public torch::nn::Module {
  public:
   using Tensors = std::vector<at::Tensor>;
+
+  Unit();
+  ~Unit() override;
 
   /// The arithmetic. Inputs and outputs may hold undefined or integer tensors.
   virtual Tensors compute(const Tensors& inputs) = 0;
@@ -42,12 +63,26 @@ class Unit : public torch::nn::Module {
   UnitDriver* driver() const { return driver_; }
   void set_checkpointing(bool on) { checkpointing_ = on; }
   bool checkpointing() const { return checkpointing_; }
-  /// This unit's parameters that require a gradient, in registration order, without duplicates.
+  /// Whether training.activation_checkpointing is to recompute this unit.
+  virtual bool checkpointable() const { return true; }
+  /// This unit's parameters that require a gradient, in registration order, then the external ones, without duplicates.
   std::vector<at::Tensor> trainable() const;
+
+  /// A parameter of another module that `compute` uses (DeepSpeed's register_external_parameter): it is whole while
+  /// this unit runs, and its gradient comes with this unit's.
+  void add_external_parameter(const at::Tensor& parameter);
+  void remove_external_parameter(const at::Tensor& parameter);
+  const std::vector<at::Tensor>& external_parameters() const { return externals_; }
+
+  /// Something that must live as long as the unit; takes the place of what was kept before.
+  void keep(std::shared_ptr<const void> thing) { kept_ = std::move(thing); }
 
  private:
   UnitDriver* driver_ = nullptr;
+  UnitObserver* observer_ = nullptr;
   bool checkpointing_ = false;
+  std::vector<at::Tensor> externals_;
+  std::shared_ptr<const void> kept_;
 };
 
 /// All units of a model in module order; units don't nest.

@@ -128,15 +128,28 @@ void Gatherer::note_use(std::size_t index) {
   }
 }
 
+// Whether a row that is let go now would be fetched again too soon for that.
+bool Gatherer::stays(std::size_t index) const {
+  const std::optional<std::int64_t> distance = distance_to_next_use(index);
+  return distance && *distance < settings_.reuse_distance;
+}
+
+// The first row that will have to be fetched; none yet if that is one which is still here for its last use.
+std::optional<std::size_t> Gatherer::next_wish() const {
+  for (std::size_t at = this_pass_.size(); at < last_pass_.size(); ++at) {
+    const std::size_t index = last_pass_[at];
+    if (rows_[index]->state() == Row::State::absent) return index;
+    if (rows_[index]->users > 0 && !stays(index)) return std::nullopt;
+  }
+  return std::nullopt;
+}
+
 // The next wish is spoken as soon as there is one; what was agreed on is started once there is room for it.
 void Gatherer::prefetch() {
   if (!predicted_ || settings_.prefetch <= 0) return;
   for (;;) {
     if (!announced_) {
-      std::optional<std::size_t> next;
-      for (std::size_t at = this_pass_.size(); at < last_pass_.size() && !next; ++at) {
-        if (rows_[last_pass_[at]]->state() == Row::State::absent) next = last_pass_[at];
-      }
+      const std::optional<std::size_t> next = next_wish();
       if (!next) return;
       announce(*next);
     }
@@ -163,7 +176,6 @@ void Gatherer::begin_pass() {
 
 void Gatherer::use(std::span<Row* const> rows) {
   if (rows_.empty() || rows.empty()) return;
-  finished_ = false;
   for (Row* row : rows) {
     const std::size_t index = index_of(row);
     note_use(index);
@@ -178,15 +190,14 @@ void Gatherer::done(std::span<Row* const> rows) {
   for (Row* row : rows) {
     if (--row->users > 0) continue;
     const std::size_t index = index_of(row);
-    const std::optional<std::int64_t> distance = distance_to_next_use(index);
-    if (distance && *distance < settings_.reuse_distance && live() <= settings_.max_live) continue;
+    if (stays(index) && live() <= settings_.max_live) continue;
     let_go(index);
   }
   prefetch();
 }
 
 void Gatherer::wait(comm::Work& work) {
-  if (!channel_ || finished_) return work.wait();
+  if (!channel_) return work.wait();
   const Clock::time_point start = Clock::now();
   auto nap = std::chrono::microseconds(20);
   while (!work.done()) {
@@ -208,7 +219,6 @@ void Gatherer::finish() {
   } else if (announced_) {
     resolve();
   }
-  finished_ = true;
   for (std::size_t i = 0; i < rows_.size(); ++i) let_go(i);
   begin_pass();
 }

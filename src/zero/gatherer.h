@@ -71,6 +71,8 @@ class Gatherer {
   void fetch(std::size_t index);
   void prefetch();
   std::optional<std::int64_t> distance_to_next_use(std::size_t index) const;
+  bool stays(std::size_t index) const;
+  std::optional<std::size_t> next_wish() const;
   void note_use(std::size_t index);
 
   std::shared_ptr<comm::Group> channel_;  // null where this rank is alone: then nothing is to be agreed on
@@ -83,7 +85,6 @@ class Gatherer {
   std::vector<std::size_t> last_pass_;
   std::vector<std::size_t> this_pass_;
   bool predicted_ = false;  // this pass has been like the last one so far
-  bool finished_ = false;   // no rank wants anything
   std::int64_t peak_live_ = 0;
   std::int64_t gathers_ = 0;
   std::int64_t ahead_count_ = 0;

@@ -42,6 +42,7 @@ ModelRows make_rows(const torch::nn::Module& model, const std::shared_ptr<comm::
       --uses[item.value().unsafeGetTensorImpl()];
       add(item.value());
     }
+    for (const at::Tensor& external : units[u]->external_parameters()) add(external);
   }
 
   // A tied weight is held once, under its first name.
@@ -79,6 +80,9 @@ ModelRows make_rows(const torch::nn::Module& model, const std::shared_ptr<comm::
     }
     for (const int u : plan.units) result.of_unit[units[static_cast<std::size_t>(u)].get()].push_back(row);
     result.rows.push_back({std::move(row), plan.trainable ? std::optional(plan.hyper) : std::nullopt});
+  }
+  for (const auto& unit : units) {
+    unit->keep(std::make_shared<std::vector<std::shared_ptr<Row>>>(result.of_unit[unit.get()]));
   }
   return result;
 }

@@ -74,6 +74,7 @@ void ShardedOptimizer::begin_backward(bool boundary, bool sync) {
   for (std::size_t row = 0; row < rows_.size(); ++row) finish(row);
   for (Reduction& reduction : reductions_) reduction.ready = reduction.launched = false;
   launched_ = 0;
+  gathering_ = true;
   reducing_ = sync && !local_serves() && (boundary || each_is_reduced());
 }
 
@@ -156,7 +157,13 @@ void ShardedOptimizer::finish(std::size_t index) {
   if (found == in_flight_.end()) return;
   in_flight_.erase(found);
   Reduction& reduction = reductions_[index];
-  for (comm::Work& work : reduction.pending) gatherer_->wait(work);
+  for (comm::Work& work : reduction.pending) {
+    if (gathering_) {
+      gatherer_->wait(work);
+    } else {
+      work.wait();
+    }
+  }
   reduction.pending.clear();
   reduction.sent = at::Tensor();
   if (!each_is_reduced()) return;
@@ -198,6 +205,7 @@ double ShardedOptimizer::reduce() {
   }
   // From here on the weights may change as soon as this rank is ready.
   gatherer_->finish();
+  gathering_ = false;
   double sum = 0;
   for (std::size_t row = 0; row < rows_.size(); ++row) {
     finish(row);

@@ -135,6 +135,7 @@ class ShardedOptimizer {
   bool reducing_ = false;                          ///< this backward's gradients are to be reduced
   std::size_t launched_ = 0;                       ///< rows launched in this backward, from the last row backwards
   std::deque<std::size_t> in_flight_;
+  bool gathering_ = true;  ///< some rank may want rows still
   std::int64_t steps_ = 0;
 };
 

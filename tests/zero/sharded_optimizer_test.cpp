@@ -11,20 +11,11 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "comm/process.h"
 #include "optim/rules.h"
+#include "zero/process.h"
 
 namespace deepspeed::zero {
 namespace {
-
-std::unique_ptr<comm::Process> process;
-
-class ProcessEnvironment : public testing::Environment {
- public:
-  void SetUp() override { process = std::make_unique<comm::Process>(nullptr, nullptr); }
-  void TearDown() override { process.reset(); }
-};
-[[maybe_unused]] const auto* const environment = testing::AddGlobalTestEnvironment(new ProcessEnvironment);
 
 /// Plain SGD at rate 1: the update is the gradient itself.
 struct Fixture {
@@ -40,19 +31,19 @@ struct Fixture {
     }
     Settings settings;
     settings.placement = layout::Placement::of_stage(stage);
-    settings.after = 1.0F / static_cast<float>(process->world()->size());
+    settings.after = 1.0F / static_cast<float>(world()->size());
     settings.reduce_bucket = bucket;
     const Holding holding{working, stage == 3, true, false};
-    std::vector<ModelRow> rows{{std::make_shared<Row>(std::move(named), process->world(), holding, Arena()), 0}};
-    optimizer = std::make_unique<ShardedOptimizer>(process->world(), std::move(rows),
+    std::vector<ModelRow> rows{{std::make_shared<Row>(std::move(named), world(), holding, Arena()), 0}};
+    optimizer = std::make_unique<ShardedOptimizer>(world(), std::move(rows),
                                                    std::vector{optim::hyper_from("SGD", {{"lr", 1.0}})},
                                                    optim::make_rule("SGD", {{"lr", 1.0}}), settings);
   }
 };
 
 TEST(ShardedOptimizerRanks, AppliesTheMeanOfAllRanks) {
-  const int ranks = process->world()->size();
-  const int rank = process->world()->rank();
+  const int ranks = world()->size();
+  const int rank = world()->rank();
   for (const int stage : {0, 1, 2, 3}) {
     for (const std::int64_t bucket : {1, 7, 1 << 20}) {
       Fixture f({5, 0, 1, 12}, stage, bucket);
@@ -87,7 +78,7 @@ TEST(ShardedOptimizerRanks, OneBadElementOnOneRankReachesAll) {
   for (const int stage : {0, 1, 2, 3}) {
     Fixture f({9}, stage);
     at::Tensor gradient = at::zeros({9});
-    if (process->world()->rank() == process->world()->size() - 1) {
+    if (world()->rank() == world()->size() - 1) {
       gradient.select(0, 8).fill_(std::numeric_limits<float>::quiet_NaN());
     }
     f.optimizer->accumulate(f.parameters[0], gradient);
