@@ -127,7 +127,7 @@ void Engine::build_optimizer(const std::vector<ParameterGroup>& groups) {
       }
     }
     nlohmann::json own = params;
-    own.update(group.options);
+    if (!group.options.is_null()) own.update(group.options);
     hypers.push_back(optim::hyper_from(*type, own));
   }
   std::unordered_set<const void*> seen;

@@ -166,8 +166,8 @@ void ShardedOptimizer::finish(std::size_t index) {
   }
   reduction.pending.clear();
   reduction.sent = at::Tensor();
-  if (!each_is_reduced()) return;
-  rows_[index]->drop_local_gradient(settings_.placement.gradients == layout::Spread::sharded);
+  rows_[index]->drop_local_gradient(true);
+  // The mean is kept in the accumulation's type, wherever it lives.
   if (!reduction.has_sum && settings_.accumulation == base::Dtype::f32) {
     reduction.sum = std::move(reduction.incoming);
   } else if (!reduction.has_sum) {
@@ -183,8 +183,7 @@ void ShardedOptimizer::finish(std::size_t index) {
 base::Buffer ShardedOptimizer::mean_gradient(std::size_t index) const {
   const Reduction& reduction = reductions_[index];
   if (local_serves()) return rows_[index]->local_gradient();
-  const at::Tensor& mean = each_is_reduced() ? reduction.sum : reduction.incoming;
-  return mean.defined() ? view(mean) : base::Buffer{nullptr, 0, base::Dtype::f32};
+  return reduction.has_sum ? view(reduction.sum) : base::Buffer{nullptr, 0, settings_.accumulation};
 }
 
 base::Buffer ShardedOptimizer::mean_gradient(const TrainedRow& row) {
@@ -257,7 +256,7 @@ void ShardedOptimizer::refresh_whole_rows() {
 void ShardedOptimizer::clear_gradients() {
   for (std::size_t row = 0; row < rows_.size(); ++row) {
     finish(row);
-    rows_[row]->drop_local_gradient(settings_.placement.gradients == layout::Spread::sharded);
+    rows_[row]->drop_local_gradient(!local_serves());
     reductions_[row] = Reduction();
   }
   launched_ = 0;

@@ -109,7 +109,7 @@ class ShardedOptimizer {
     std::vector<comm::Work> pending;
     at::Tensor sent;      ///< what travels, where it isn't the local row itself
     at::Tensor incoming;  ///< fp32 [owned]: what the reduction writes
-    at::Tensor sum;       ///< [owned]: over micro batches, where each is reduced
+    at::Tensor sum;       ///< [owned], in the accumulation's type: the mean over ranks, summed over reductions
     bool has_sum = false;
   };
   bool optimizer_sharded() const { return settings_.placement.optimizer == layout::Spread::sharded; }
