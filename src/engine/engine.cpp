@@ -14,9 +14,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "layout/placement.h"
+#include "nn/tensor_buffer.h"
 #include "optim/rules.h"
 #include "zero/model_rows.h"
-#include "zero/tensor_buffer.h"
 
 namespace deepspeed {
 namespace engine {
@@ -28,7 +28,21 @@ bool accelerator_present() {
   return name != nullptr && std::string_view(name) == "cpu";
 }
 
+layout::Persistence persistence_of(const config::Config& config) {
+  return {config.get<std::int64_t>("zero_optimization.stage3_param_persistence_threshold"),
+          config.get<std::int64_t>("zero_optimization.stage3_model_persistence_threshold")};
+}
+
 }  // namespace
+
+zero::Init::Options init_options(const config::Config& config) {
+  const int stage = static_cast<int>(config.get<std::int64_t>("zero_optimization.stage"));
+  zero::Init::Options options;
+  options.type = precision_of(config, accelerator_present()).working;
+  options.persistence = persistence_of(config);
+  options.enabled = layout::Placement::of_stage(stage).parameters == layout::Spread::sharded;
+  return options;
+}
 
 Engine::Engine(std::shared_ptr<torch::nn::Module> model, config::Config config, std::shared_ptr<comm::Group> group,
                const std::vector<ParameterGroup>& groups)
@@ -114,8 +128,7 @@ void Engine::build_optimizer(const std::vector<ParameterGroup>& groups) {
   zero::RowOptions options;
   options.placement = settings.placement;
   options.working = precision_.working;
-  options.persistence = {config_.get<std::int64_t>("zero_optimization.stage3_param_persistence_threshold"),
-                         config_.get<std::int64_t>("zero_optimization.stage3_model_persistence_threshold")};
+  options.persistence = persistence_of(config_);
   options.round_robin = config_.get<bool>("zero_optimization.round_robin_gradients") &&
                         settings.placement.optimizer == layout::Spread::sharded &&
                         settings.placement.parameters == layout::Spread::replicated;

@@ -21,11 +21,16 @@
 #include "nn/unit.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
+#include "zero/init.h"
 #include "zero/sharded_optimizer.h"
 
 namespace deepspeed {
 
 namespace engine {
+
+/// What zero::Init needs to make a model as the engine of this configuration holds it; disabled where that doesn't
+/// shard parameters.
+zero::Init::Options init_options(const config::Config& config);
 
 /// What load_checkpoint takes; DeepSpeed's arguments of the same names.
 struct LoadOptions {

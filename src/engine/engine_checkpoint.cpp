@@ -14,7 +14,7 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
 #include "kernels/host.h"
-#include "zero/tensor_buffer.h"
+#include "nn/tensor_buffer.h"
 
 namespace deepspeed::engine {
 namespace {
@@ -70,7 +70,7 @@ void Engine::save_checkpoint(const std::filesystem::path& folder, std::string ta
                      }
                      for (std::size_t s = 0; s < trained->states.size(); ++s) {
                        add("optimizer/" + optimizer_->rule().states()[s].name + "/" + p.name, p.tensor, offset,
-                           zero::view(trained->states[s], local, n));
+                           nn::view(trained->states[s], local, n));
                      }
                    });
   }
@@ -92,7 +92,7 @@ void Engine::save_checkpoint(const std::filesystem::path& folder, std::string ta
     }
     for (const auto& item : model_->named_buffers()) {
       kept.push_back(item.value().contiguous());
-      add("model/" + item.key(), item.value(), 0, zero::view(kept.back()));
+      add("model/" + item.key(), item.value(), 0, nn::view(kept.back()));
     }
   }
 
@@ -170,9 +170,9 @@ nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const L
   const auto read = [&](const std::string& tensor, std::int64_t offset, const base::Buffer& out) {
     const checkpoint::TensorInfo* info = reader.find(tensor);
     if (info->type == out.type) return reader.read(tensor, offset, out);
-    const at::Tensor stored = at::empty({out.numel}, zero::scalar_type(info->type));
-    reader.read(tensor, offset, zero::view(stored));
-    kernels::cast(out, zero::view(stored));
+    const at::Tensor stored = at::empty({out.numel}, nn::scalar_type(info->type));
+    reader.read(tensor, offset, nn::view(stored));
+    kernels::cast(out, nn::view(stored));
   };
   const auto read_weights = [&](const zero::Row& row) {
     for_each_piece(row, row.share(),
@@ -200,14 +200,14 @@ nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const L
                      if (!optimizer) return;
                      for (std::size_t s = 0; s < trained->states.size(); ++s) {
                        read("optimizer/" + optimizer_->rule().states()[s].name + "/" + p.name, offset,
-                            zero::view(trained->states[s], local, n));
+                            nn::view(trained->states[s], local, n));
                      }
                    });
   }
   for (const auto& row : optimizer_->frozen_rows()) read_weights(*row);
   for (const auto& item : model_->named_buffers()) {
     const at::Tensor whole = item.value().detach().contiguous();
-    read("model/" + item.key(), 0, zero::view(whole));
+    read("model/" + item.key(), 0, nn::view(whole));
     if (whole.data_ptr() != item.value().data_ptr()) item.value().detach().copy_(whole);
   }
   zero_grad();

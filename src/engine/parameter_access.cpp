@@ -9,7 +9,7 @@
 
 #include "engine/engine.h"
 #include "kernels/host.h"
-#include "zero/tensor_buffer.h"
+#include "nn/tensor_buffer.h"
 
 namespace deepspeed::engine {
 
@@ -30,7 +30,7 @@ namespace {
 
 at::Tensor fp32_copy(const base::Buffer& from) {
   at::Tensor copy = at::empty({from.numel}, at::kFloat);
-  kernels::cast(zero::view(copy), from);
+  kernels::cast(nn::view(copy), from);
   return copy;
 }
 
@@ -68,7 +68,7 @@ at::Tensor Engine::whole(const Part& part, const base::Buffer& owned) {
   const at::Tensor own = fp32_copy(part.of(owned));
   if (part.counts.empty()) return own.view(part.parameter.sizes());
   const at::Tensor all = at::empty(part.parameter.sizes(), at::kFloat);
-  group_->all_gather(zero::view(own), part.counts, zero::view(all)).wait();
+  group_->all_gather(nn::view(own), part.counts, nn::view(all)).wait();
   return all;
 }
 
@@ -76,7 +76,7 @@ base::Buffer Engine::state_buffer(const Part& part, const std::string& state) {
   const std::vector<optim::StateSpec> specs = optimizer_->rule().states();
   std::vector<std::string> names;
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    if (specs[i].name == state) return zero::view(part.row->states[i]);
+    if (specs[i].name == state) return nn::view(part.row->states[i]);
     names.push_back(specs[i].name);
   }
   throw std::invalid_argument(fmt::format("parameter '{}': the optimizer keeps no state '{}', only: {}", part.name,
@@ -104,7 +104,7 @@ void Engine::set_gradient(const Part& part, const at::Tensor& own) {
         part.name));
   }
   const at::Tensor scaled = own * loss_scale();
-  kernels::cast(part.of(*gradient), zero::view(scaled));
+  kernels::cast(part.of(*gradient), nn::view(scaled));
 }
 
 std::optional<at::Tensor> Engine::safe_get_full_fp32_param(const at::Tensor& parameter) {
@@ -150,7 +150,7 @@ void Engine::safe_set_full_fp32_param(const at::Tensor& parameter, const at::Ten
   const auto part = part_of(parameter);
   if (!part) return;
   const at::Tensor flat = flat_fp32(value, parameter.numel());
-  set_master(*part, zero::view(flat, part->before, part->own));
+  set_master(*part, nn::view(flat, part->before, part->own));
   optimizer_->refresh_whole_rows();
 }
 
@@ -159,7 +159,7 @@ void Engine::safe_set_full_optimizer_state(const at::Tensor& parameter, const at
   const auto part = part_of(parameter);
   if (!part) return;
   const at::Tensor flat = flat_fp32(value, parameter.numel());
-  kernels::cast(part->of(state_buffer(*part, state)), zero::view(flat, part->before, part->own));
+  kernels::cast(part->of(state_buffer(*part, state)), nn::view(flat, part->before, part->own));
 }
 
 void Engine::safe_set_full_grad(const at::Tensor& parameter, const at::Tensor& value) {
@@ -171,7 +171,7 @@ void Engine::safe_set_local_fp32_param(const at::Tensor& parameter, const at::Te
   const auto part = part_of(parameter);
   if (!part) return;
   const at::Tensor flat = flat_fp32(value, part->own);
-  set_master(*part, zero::view(flat));
+  set_master(*part, nn::view(flat));
 }
 
 void Engine::safe_set_local_optimizer_state(const at::Tensor& parameter, const at::Tensor& value,
@@ -179,7 +179,7 @@ void Engine::safe_set_local_optimizer_state(const at::Tensor& parameter, const a
   const auto part = part_of(parameter);
   if (!part) return;
   const at::Tensor flat = flat_fp32(value, part->own);
-  kernels::cast(part->of(state_buffer(*part, state)), zero::view(flat));
+  kernels::cast(part->of(state_buffer(*part, state)), nn::view(flat));
 }
 
 void Engine::safe_set_local_grad(const at::Tensor& parameter, const at::Tensor& value) {

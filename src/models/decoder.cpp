@@ -158,20 +158,41 @@ Tensor causal_loss(const Tensor& logits, const Tensor& labels) {
 
 }  // namespace
 
-void Weights::declare(torch::nn::Module& module, const DecoderConfig& config, const std::vector<WeightName>& names) {
+void Weights::declare(torch::nn::Module& module, const std::string& path, const DecoderConfig& config,
+                      const std::vector<WeightName>& names, const Fill& fill) {
+  const at::NoGradGuard no_grad;
   for (const auto& [weight, name] : names) {
     const std::vector<std::int64_t> shape = shape_of(config, weight);
     if (shape.empty()) continue;
     const std::size_t dot = name.rfind('.');
-    torch::nn::Module& owner = module_at(module, name.substr(0, dot));
-    tensors_[static_cast<std::size_t>(weight)] =
-        owner.register_parameter(std::string(name.substr(dot + 1)), at::empty(shape, at::kFloat));
+    torch::nn::Module& owner = dot == std::string_view::npos ? module : module_at(module, name.substr(0, dot));
+    at::Tensor& parameter = tensors_[static_cast<std::size_t>(weight)];
+    parameter = owner.register_parameter(std::string(name.substr(dot + 1)), at::empty(shape, at::kFloat));
+    if (fill) fill(path + std::string(name), weight, parameter);
   }
 }
 
-DecoderBlock::DecoderBlock(std::shared_ptr<const DecoderConfig> config, const Family& family, std::int64_t layer)
+Fill initial_values(const DecoderConfig& config, std::uint64_t seed) {
+  const double range = config.initializer_range;
+  const double scaled =
+      config.scaled_residual_init ? range / std::sqrt(2.0 * static_cast<double>(config.layers)) : range;
+  return [=, padding = config.padding_id](const std::string& name, Weight weight, at::Tensor& parameter) {
+    if (parameter.dim() == 1) {
+      parameter.fill_(name.ends_with("bias") ? 0.0 : 1.0);
+      return;
+    }
+    const bool residual = weight == Weight::attention_out || weight == Weight::down;
+    const at::Generator generator =
+        at::make_generator<at::CPUGeneratorImpl>(XXH3_64bits_withSeed(name.data(), name.size(), seed));
+    parameter.normal_(0.0, residual ? scaled : range, generator);
+    if (weight == Weight::token_embedding && padding >= 0) parameter.select(0, padding).zero_();
+  };
+}
+
+DecoderBlock::DecoderBlock(std::shared_ptr<const DecoderConfig> config, const Family& family, std::int64_t layer,
+                           const Fill& fill)
     : config_(std::move(config)), layer_(layer) {
-  weights_.declare(*this, *config_, family.block);
+  weights_.declare(*this, fmt::format("{}.{}.", family.blocks, layer), *config_, family.block, fill);
 }
 
 Tensor DecoderBlock::attention(const Tensor& x, const Tensors& inputs) const {
@@ -228,18 +249,63 @@ nn::Unit::Tensors DecoderBlock::compute(const Tensors& inputs) {
   return {x};
 }
 
-Decoder::Decoder(DecoderConfig config) : config_(std::make_shared<const DecoderConfig>(std::move(config))) {
+DecoderPart::DecoderPart(std::shared_ptr<const DecoderConfig> config, const std::string& path,
+                         const std::vector<WeightName>& names, const Fill& fill)
+    : config_(std::move(config)) {
+  weights_.declare(*this, path, *config_, names, fill);
+}
+
+nn::Unit::Tensors TokenEmbedding::compute(const Tensors& inputs) {
+  return {at::embedding(table(), inputs[0], config_->padding_id)};
+}
+
+nn::Unit::Tensors PositionEmbedding::compute(const Tensors& inputs) {
+  return {inputs[0] + weights_[Weight::position_embedding].narrow(0, 0, inputs[0].size(1)).unsqueeze(0)};
+}
+
+nn::Unit::Tensors FinalNorm::compute(const Tensors& inputs) {
+  return {norm(*config_, inputs[0], weights_[Weight::final_norm], weights_[Weight::final_norm_bias])};
+}
+
+void Head::tie(const Tensor& table) {
+  tied_ = table;
+  add_external_parameter(table);
+}
+
+nn::Unit::Tensors Head::compute(const Tensors& inputs) {
+  const Tensor logits =
+      nn::linear(inputs[0], tied_.defined() ? tied_ : weights_[Weight::head], {}, /*transposed=*/false);
+  return {logits, inputs[1].defined() ? causal_loss(logits, inputs[1]) : Tensor()};
+}
+
+Decoder::Decoder(DecoderConfig config, const Fill& fill)
+    : config_(std::make_shared<const DecoderConfig>(std::move(config))) {
   const Family& family = *find_family(config_->family);
-  weights_.declare(*this, *config_, family.before);
+  // The weights of a part are those of one module: "transformer.ln_f.weight" and "transformer.ln_f.bias".
+  const auto add = [&]<class Part>(std::shared_ptr<Part>& part, const std::vector<WeightName>& names, Weight first,
+                                   Weight second) {
+    std::string path;
+    std::vector<WeightName> own;
+    for (const auto& [weight, name] : names) {
+      if (weight != first && weight != second) continue;
+      const std::size_t dot = name.rfind('.');
+      path = name.substr(0, dot);
+      own.push_back({weight, name.substr(dot + 1)});
+    }
+    const std::size_t dot = path.rfind('.');
+    torch::nn::Module& owner = dot == std::string::npos ? *this : module_at(*this, path.substr(0, dot));
+    part = owner.register_module(path.substr(dot + 1), std::make_shared<Part>(config_, path + ".", own, fill));
+  };
+  add(tokens_, family.before, Weight::token_embedding, Weight::token_embedding);
+  if (config_->position == Position::learned)
+    add(positions_, family.before, Weight::position_embedding, Weight::position_embedding);
   torch::nn::Module& blocks = module_at(*this, family.blocks);
   for (std::int64_t layer = 0; layer < config_->layers; ++layer)
     blocks_.push_back(
-        blocks.register_module(std::to_string(layer), std::make_shared<DecoderBlock>(config_, family, layer)));
-  weights_.declare(*this, *config_, family.after);
-}
-
-Tensor Decoder::normed(const Tensor& x) const {
-  return norm(*config_, x, weights_[Weight::final_norm], weights_[Weight::final_norm_bias]);
+        blocks.register_module(std::to_string(layer), std::make_shared<DecoderBlock>(config_, family, layer, fill)));
+  add(final_norm_, family.after, Weight::final_norm, Weight::final_norm_bias);
+  add(head_, family.after, Weight::head, Weight::head);
+  if (config_->tied_head) head_->tie(tokens_->table());
 }
 
 void Decoder::rotary_tables(std::int64_t positions, const Tensor& like, Tensor& cosine, Tensor& sine) {
@@ -268,9 +334,8 @@ Tensor Decoder::backbone(const Tensor& input_ids, const Tensor& attention_mask, 
   if (attention_mask.defined() && attention_mask.sizes() != input_ids.sizes())
     throw base::DataError("attention_mask must have the shape of input_ids");
 
-  Tensor x = at::embedding(weights_[Weight::token_embedding], input_ids, c.padding_id);
-  if (c.position == Position::learned)
-    x = x + weights_[Weight::position_embedding].narrow(0, 0, positions).unsqueeze(0);
+  Tensor x = tokens_->run({input_ids})[0];
+  if (positions_) x = positions_->run({x})[0];
   x = at::dropout(x, c.embedding_dropout, is_training());
   nn::Unit::Tensors inputs(4);
   if (attention_mask.defined()) inputs[1] = visible_keys(attention_mask, positions);
@@ -280,24 +345,21 @@ Tensor Decoder::backbone(const Tensor& input_ids, const Tensor& attention_mask, 
     inputs[0] = std::move(x);
     x = std::move(block->run(inputs)[0]);
   }
-  x = normed(x);
+  x = final_norm_->run({x})[0];
   visit(x);
   return x;
 }
 
 Output Decoder::forward(const Tensor& input_ids, const Tensor& labels, const Tensor& attention_mask) {
-  const Tensor x = backbone(input_ids, attention_mask, [](const Tensor&) {});
-  const bool tied = config_->tied_head;
-  Output output;
-  output.logits = nn::linear(x, weights_[tied ? Weight::token_embedding : Weight::head], {}, /*transposed=*/false);
   if (labels.defined()) {
     const std::int64_t positions = input_ids.size(1);
     if (labels.dim() != 2 || labels.size(0) != input_ids.size(0) ||
         (labels.size(1) != positions && labels.size(1) != positions + 1))
       throw base::DataError("labels must have the shape of input_ids, or one position more");
-    output.loss = causal_loss(output.logits, labels);
   }
-  return output;
+  const Tensor x = backbone(input_ids, attention_mask, [](const Tensor&) {});
+  nn::Unit::Tensors outputs = head_->run({x, labels});
+  return {std::move(outputs[0]), std::move(outputs[1])};
 }
 
 std::vector<Tensor> Decoder::hidden_states(const Tensor& input_ids, const Tensor& attention_mask) {
@@ -311,38 +373,6 @@ double Decoder::flops_per_token(std::int64_t sequence) const {
   return 6.0 * static_cast<double>(parameter_count(c)) + 6.0 * static_cast<double>(c.layers) *
                                                              static_cast<double>(c.heads * c.head_dim) *
                                                              static_cast<double>(sequence);
-}
-
-void Decoder::initialize(std::uint64_t seed) {
-  const DecoderConfig& c = *config_;
-  const at::NoGradGuard no_grad;
-  const double scaled = c.scaled_residual_init ? c.initializer_range / std::sqrt(2.0 * static_cast<double>(c.layers))
-                                               : c.initializer_range;
-  const auto fill = [&](const std::vector<WeightName>& names, const std::string& prefix,
-                        const torch::nn::Module& module) {
-    const auto parameters = module.named_parameters();
-    for (const auto& [weight, name] : names) {
-      const Tensor* found = parameters.find(std::string(name));
-      if (!found) continue;
-      Tensor parameter = *found;
-      const bool bias = name.ends_with("bias");
-      if (parameter.dim() == 1) {
-        parameter.fill_(bias ? 0.0 : 1.0);
-        continue;
-      }
-      const bool residual = weight == Weight::attention_out || weight == Weight::down;
-      const std::string full = prefix + std::string(name);
-      const at::Generator generator =
-          at::make_generator<at::CPUGeneratorImpl>(XXH3_64bits_withSeed(full.data(), full.size(), seed));
-      parameter.normal_(0.0, residual ? scaled : c.initializer_range, generator);
-      if (weight == Weight::token_embedding && c.padding_id >= 0) parameter.select(0, c.padding_id).zero_();
-    }
-  };
-  const Family& family = *find_family(c.family);
-  fill(family.before, "", *this);
-  for (std::size_t layer = 0; layer < blocks_.size(); ++layer)
-    fill(family.block, std::string(family.blocks) + "." + std::to_string(layer) + ".", *blocks_[layer]);
-  fill(family.after, "", *this);
 }
 
 }  // namespace deepspeed::models

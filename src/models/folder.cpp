@@ -13,37 +13,12 @@
 #include "io/strict_json.h"
 #include "models/decoder.h"
 #include "models/models.h"
+#include "nn/tensor_buffer.h"
 
 namespace deepspeed::models {
 namespace {
 
 using base::Dtype;
-
-at::ScalarType torch_type(Dtype type) {
-  switch (type) {
-    case Dtype::f64:
-      return at::kDouble;
-    case Dtype::f32:
-      return at::kFloat;
-    case Dtype::f16:
-      return at::kHalf;
-    case Dtype::bf16:
-      return at::kBFloat16;
-    case Dtype::i64:
-      return at::kLong;
-    case Dtype::i32:
-      return at::kInt;
-    case Dtype::i16:
-      return at::kShort;
-    case Dtype::i8:
-      return at::kChar;
-    case Dtype::u8:
-      return at::kByte;
-    case Dtype::boolean:
-      return at::kBool;
-  }
-  return at::kFloat;
-}
 
 /// Hugging Face's name of a type that weights are stored in.
 std::string hf_dtype(Dtype type) {
@@ -77,7 +52,7 @@ std::string listed(const std::vector<std::string>& items) {
 }
 
 void copy_into(at::Tensor parameter, const io::NamedTensor& stored) {
-  const at::ScalarType type = torch_type(stored.data.type);
+  const at::ScalarType type = nn::scalar_type(stored.data.type);
   if (io::is_aligned(stored.data)) {
     parameter.copy_(at::from_blob(const_cast<void*>(stored.data.data), stored.shape, at::TensorOptions().dtype(type)));
     return;
@@ -122,7 +97,7 @@ std::map<std::string, const io::NamedTensor*> match(const DecoderConfig& config,
     const io::NamedTensor& tensor = *found->second;
     if (tensor.shape != spec.shape)
       wrong.push_back(fmt::format("{} is {} and must be {}", tensor.name, text_of(tensor.shape), text_of(spec.shape)));
-    if (!at::isFloatingType(torch_type(tensor.data.type)))
+    if (!at::isFloatingType(nn::scalar_type(tensor.data.type)))
       wrong.push_back(
           fmt::format("{} holds {}, no floating-point numbers", tensor.name, base::name_of(tensor.data.type)));
     matched.emplace(spec.name, &tensor);
@@ -165,10 +140,8 @@ std::shared_ptr<CausalLM> load_model(const std::filesystem::path& folder) {
   const io::SafeTensors file(folder);
   const auto stored = match(config, file);  // before anything is allocated
 
-  auto model = std::make_shared<Decoder>(config);
-  const at::NoGradGuard no_grad;
-  for (const auto& parameter : model->named_parameters()) copy_into(parameter.value(), *stored.at(parameter.key()));
-  return model;
+  return std::make_shared<Decoder>(
+      config, [&](const std::string& name, Weight, at::Tensor& parameter) { copy_into(parameter, *stored.at(name)); });
 }
 
 void save_model(const nlohmann::json& hf_config, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
@@ -185,7 +158,7 @@ void save_model(const nlohmann::json& hf_config, const std::vector<std::pair<std
   io::ModelWriter writer(folder, announced);
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : tensors) {
-    const at::Tensor value = tensor.detach().to(at::kCPU, torch_type(dtype)).contiguous();
+    const at::Tensor value = tensor.detach().to(at::kCPU, nn::scalar_type(dtype)).contiguous();
     writer.write(name, base::ConstBuffer(value.const_data_ptr(), value.numel(), dtype));
   }
   nlohmann::json generation = {{"_from_model_config", true}};

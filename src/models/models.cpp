@@ -31,9 +31,8 @@ DecoderConfig describe_model(const nlohmann::json& section) {
 
 std::shared_ptr<CausalLM> make_model(const nlohmann::json& section, std::uint64_t seed) {
   if (const auto folder = folder_of(section)) return load_model(*folder);
-  auto model = std::make_shared<Decoder>(read_section(section));
-  model->initialize(seed);
-  return model;
+  const DecoderConfig config = read_section(section);
+  return std::make_shared<Decoder>(config, initial_values(config, seed));
 }
 
 }  // namespace deepspeed::models

@@ -26,6 +26,7 @@
 #include "profile/monitor.h"
 #include "profile/progress.h"
 #include "profile/throughput.h"
+#include "zero/init.h"
 
 namespace deepspeed::train {
 namespace {
@@ -130,7 +131,9 @@ Trainer::Trainer(std::shared_ptr<comm::Group> group, config::Config config, Purp
   for (const char* key : {"path", "type"}) {
     if (section.contains(key) && section.at(key).is_null()) section.erase(key);
   }
+  zero::Init sharded(group_, engine::init_options(config_));
   model_ = models::make_model(section, seed_);
+  sharded.close();
   open_data();
   engine_ = initialize(model_, config_, group_);
 }

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <utility>
 
-#include "zero/tensor_buffer.h"
+#include "nn/tensor_buffer.h"
 
 namespace deepspeed::zero {
 
@@ -71,7 +71,7 @@ at::DataPtr Arena::take(std::int64_t bytes) {
 at::Tensor Arena::tensor(std::int64_t numel, base::Dtype type) {
   const std::int64_t bytes = numel * static_cast<std::int64_t>(base::size_of(type));
   const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, take(bytes), nullptr, false);
-  at::Tensor tensor = at::empty({0}, scalar_type(type));
+  at::Tensor tensor = at::empty({0}, nn::scalar_type(type));
   tensor.set_(storage, 0, {numel}, {1});
   return tensor;
 }

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "kernels/host.h"
-#include "zero/tensor_buffer.h"
+#include "nn/tensor_buffer.h"
 
 namespace deepspeed::zero {
 namespace {
@@ -56,7 +56,7 @@ Row::Row(std::vector<NamedParameter> parameters, std::shared_ptr<comm::Group> gr
 
   working_ = arena_.tensor(partition_.padded(), holding_.type);
   if (partition_.padded() > partition_.numel()) {
-    kernels::zero(view(working_, partition_.numel(), partition_.padded() - partition_.numel()));
+    kernels::zero(nn::view(working_, partition_.numel(), partition_.padded() - partition_.numel()));
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& parameter = parameters_[i].tensor;
@@ -65,7 +65,7 @@ Row::Row(std::vector<NamedParameter> parameters, std::shared_ptr<comm::Group> gr
     parameter.set_data(place);
   }
   // Weights built or loaded on each rank may differ; all start from those of rank 0.
-  group_->broadcast(view(working_), 0).wait();
+  group_->broadcast(nn::view(working_), 0).wait();
   shard_ = working_.narrow(0, slice_.begin, slice_.numel());
   if (holding_.sharded) shard_ = shard_.clone();
 
@@ -171,17 +171,17 @@ void Row::release() {
 }
 
 base::Buffer Row::whole_weights() const {
-  return view(working_);
+  return nn::view(working_);
 }
 
 base::Buffer Row::weights() const {
-  return view(shard_);
+  return nn::view(shard_);
 }
 
 void Row::follow(int root) {
   if (state_ != State::whole) throw std::logic_error("Row::follow: the row isn't whole");
   group_->broadcast(whole_weights(), root).wait();
-  if (holding_.sharded) kernels::cast(weights(), view(working_, slice_.begin, slice_.numel()));
+  if (holding_.sharded) kernels::cast(weights(), nn::view(working_, slice_.begin, slice_.numel()));
   if (on_change) on_change();
 }
 

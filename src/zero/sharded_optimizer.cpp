@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "kernels/host.h"
-#include "zero/tensor_buffer.h"
+#include "nn/tensor_buffer.h"
 
 namespace deepspeed::zero {
 namespace {
@@ -125,8 +125,8 @@ void ShardedOptimizer::launch(std::size_t index) {
   base::Buffer local = row.local_gradient();
   if (ranks > 1 && settings_.communication && *settings_.communication != local.type) {
     reduction.sent = arena_.tensor(local.numel, *settings_.communication);
-    kernels::cast(view(reduction.sent), local);
-    local = view(reduction.sent);
+    kernels::cast(nn::view(reduction.sent), local);
+    local = nn::view(reduction.sent);
   }
   if (settings_.before != 1) kernels::scale(local, settings_.before);
   reduction.incoming = arena_.tensor(row.owned().numel(), base::Dtype::f32);
@@ -140,11 +140,11 @@ void ShardedOptimizer::launch(std::size_t index) {
     const auto own_rank = static_cast<std::size_t>(data_->rank());
     const std::int64_t before = std::accumulate(counts.begin(), counts.begin() + data_->rank(), std::int64_t{0});
     const std::int64_t own = counts[own_rank];
-    const base::Buffer out = view(reduction.incoming, own == 0 ? 0 : begin + before - row.owned().begin, own);
+    const base::Buffer out = nn::view(reduction.incoming, own == 0 ? 0 : begin + before - row.owned().begin, own);
     reduction.pending.push_back(
         data_->ordered_reduce_scatter(local.part(begin, end - begin), counts, out, settings_.after, false));
     if (!optimizer_sharded()) {
-      reduction.pending.push_back(data_->all_gather(out, counts, view(reduction.incoming, begin, end - begin)));
+      reduction.pending.push_back(data_->all_gather(out, counts, nn::view(reduction.incoming, begin, end - begin)));
     }
   }
   reduction.launched = true;
@@ -172,9 +172,9 @@ void ShardedOptimizer::finish(std::size_t index) {
     reduction.sum = std::move(reduction.incoming);
   } else if (!reduction.has_sum) {
     reduction.sum = arena_.tensor(reduction.incoming.numel(), settings_.accumulation);
-    kernels::cast(view(reduction.sum), view(reduction.incoming));
+    kernels::cast(nn::view(reduction.sum), nn::view(reduction.incoming));
   } else {
-    kernels::accumulate(view(reduction.sum), view(reduction.incoming));
+    kernels::accumulate(nn::view(reduction.sum), nn::view(reduction.incoming));
   }
   reduction.has_sum = true;
   reduction.incoming = at::Tensor();
@@ -183,7 +183,7 @@ void ShardedOptimizer::finish(std::size_t index) {
 base::Buffer ShardedOptimizer::mean_gradient(std::size_t index) const {
   const Reduction& reduction = reductions_[index];
   if (local_serves()) return rows_[index]->local_gradient();
-  return reduction.has_sum ? view(reduction.sum) : base::Buffer{nullptr, 0, settings_.accumulation};
+  return reduction.has_sum ? nn::view(reduction.sum) : base::Buffer{nullptr, 0, settings_.accumulation};
 }
 
 base::Buffer ShardedOptimizer::mean_gradient(const TrainedRow& row) {
@@ -222,7 +222,7 @@ void ShardedOptimizer::update_row(std::size_t index, float factor) {
     optim::Piece piece;
     piece.master = row.master().part(begin, numel);
     piece.gradient = gradient.part(begin, numel);
-    for (const at::Tensor& state : row.states) piece.states.push_back(view(state, begin, numel));
+    for (const at::Tensor& state : row.states) piece.states.push_back(nn::view(state, begin, numel));
     if (row.has_own_master()) piece.working = row.owned_working().part(begin, numel);
     rule_->update(piece, hypers_[row.hyper()], steps_, factor);
   }

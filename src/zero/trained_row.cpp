@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "kernels/host.h"
-#include "zero/tensor_buffer.h"
+#include "nn/tensor_buffer.h"
 
 namespace deepspeed::zero {
 
@@ -23,11 +23,11 @@ TrainedRow::TrainedRow(std::shared_ptr<Row> row, std::size_t hyper, const layout
   touched_.assign(parameters().size(), 0);
   if (row_->holding().type != base::Dtype::f32) {
     master_ = at::empty({owned_.numel()}, at::kFloat);
-    kernels::cast(view(master_), owned_working());
-    row_->on_change = [this] { kernels::cast(view(master_), owned_working()); };
+    kernels::cast(nn::view(master_), owned_working());
+    row_->on_change = [this] { kernels::cast(nn::view(master_), owned_working()); };
   }
   for (const optim::StateSpec& spec : state_specs) {
-    states.push_back(at::zeros({owned_.numel()}, scalar_type(spec.type)));
+    states.push_back(at::zeros({owned_.numel()}, nn::scalar_type(spec.type)));
   }
 }
 
@@ -42,7 +42,7 @@ base::Buffer TrainedRow::owned_working() const {
 }
 
 base::Buffer TrainedRow::master() const {
-  return master_.defined() ? view(master_) : owned_working();
+  return master_.defined() ? nn::view(master_) : owned_working();
 }
 
 void TrainedRow::make_local() {
@@ -52,11 +52,11 @@ void TrainedRow::make_local() {
 void TrainedRow::accumulate(std::size_t parameter, const at::Tensor& gradient) {
   make_local();
   const at::Tensor dense = (gradient.is_sparse() ? gradient.to_dense() : gradient).contiguous();
-  const base::Buffer place = view(local_, partition().offset_of(parameter), dense.numel());
+  const base::Buffer place = nn::view(local_, partition().offset_of(parameter), dense.numel());
   if (touched_[parameter] != 0) {
-    kernels::accumulate(place, view(dense));
+    kernels::accumulate(place, nn::view(dense));
   } else {
-    kernels::cast(place, view(dense));
+    kernels::cast(place, nn::view(dense));
     touched_[parameter] = 1;
   }
 }
@@ -65,10 +65,10 @@ base::Buffer TrainedRow::local_gradient() {
   make_local();
   for (std::size_t i = 0; i < touched_.size(); ++i) {
     if (touched_[i] != 0) continue;
-    kernels::zero(view(local_, partition().offset_of(i), partition().numel_of(i)));
+    kernels::zero(nn::view(local_, partition().offset_of(i), partition().numel_of(i)));
     touched_[i] = 1;
   }
-  return view(local_, 0, partition().numel());
+  return nn::view(local_, 0, partition().numel());
 }
 
 void TrainedRow::drop_local_gradient(bool free) {

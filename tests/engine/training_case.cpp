@@ -10,7 +10,7 @@
 #include "comm/process.h"
 #include "config/config.h"
 #include "io/safetensors.h"
-#include "zero/tensor_buffer.h"
+#include "nn/tensor_buffer.h"
 
 namespace deepspeed::engine::testing {
 
@@ -106,7 +106,7 @@ std::string fingerprint(Engine& engine) {
   for (const auto& group : engine.optimizer().rows()) {
     add(group->row().weights());
     add(group->master());
-    for (const at::Tensor& state : group->states) add(zero::view(state));
+    for (const at::Tensor& state : group->states) add(nn::view(state));
   }
   return bytes;
 }

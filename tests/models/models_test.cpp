@@ -192,7 +192,7 @@ TEST(Names, AreHuggingFacesInItsOrder) {
                           "model.norm.weight", "lm_head.weight"));
   const auto model = make_model(gpt2, 1);
   EXPECT_EQ(model->named_parameters()["transformer.h.1.attn.c_attn.weight"].sizes(), at::IntArrayRef({16, 48}));
-  EXPECT_EQ(nn::units_of(*model).size(), 2U);
+  EXPECT_EQ(nn::units_of(*model).size(), 6U);
 }
 
 TEST(Names, TheListWithoutAModelIsTheSame) {

@@ -7,7 +7,7 @@
 
 #include "base/dtype.h"
 
-namespace deepspeed::zero {
+namespace deepspeed::nn {
 
 /// Between torch's element types and ours; an element type that training has no use for throws std::invalid_argument.
 at::ScalarType scalar_type(base::Dtype type);
@@ -17,4 +17,4 @@ base::Dtype dtype_of(const at::Tensor& tensor);
 base::Buffer view(const at::Tensor& tensor, std::int64_t offset, std::int64_t numel);
 base::Buffer view(const at::Tensor& tensor);
 
-}  // namespace deepspeed::zero
+}  // namespace deepspeed::nn

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zero/tensor_buffer.h"
+#include "nn/tensor_buffer.h"
 
 #include <stdexcept>
 #include <string>
 
-namespace deepspeed::zero {
+namespace deepspeed::nn {
 
 using base::Dtype;
 
@@ -71,4 +71,4 @@ base::Buffer view(const at::Tensor& tensor) {
   return view(tensor, 0, tensor.numel());
 }
 
-}  // namespace deepspeed::zero
+}  // namespace deepspeed::nn
