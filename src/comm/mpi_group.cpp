@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/ledger.h"
 #include "comm/arguments.h"
 #include "comm/group_error.h"
 #include "comm/mpi_handle.h"
@@ -110,22 +111,30 @@ class Scratch {
       memory_ = std::move(*fit);
       pool.erase(fit);
     } else {
-      memory_.resize(bytes);
+      memory_ = Memory(bytes);
     }
   }
   Scratch(Scratch&&) = default;
   Scratch& operator=(Scratch&&) = default;
   ~Scratch() {
-    if (!memory_.empty()) kept().push_back(std::move(memory_));
+    if (memory_.size() != 0) kept().push_back(std::move(memory_));
   }
-  char* data() { return memory_.data(); }
+  char* data() { return memory_.bytes.data(); }
 
  private:
-  static std::vector<std::vector<char>>& kept() {
-    thread_local std::vector<std::vector<char>> pool;
+  struct Memory {
+    Memory() = default;
+    explicit Memory(std::size_t size)
+        : bytes(size), charge(base::ledger::Category::communication, static_cast<std::int64_t>(size)) {}
+    std::size_t size() const { return bytes.size(); }
+    std::vector<char> bytes;
+    base::ledger::Charge charge;
+  };
+  static std::vector<Memory>& kept() {
+    thread_local std::vector<Memory> pool;
     return pool;
   }
-  std::vector<char> memory_;
+  Memory memory_;
 };
 
 /// Starts call after call, awaiting the oldest when enough are under way.

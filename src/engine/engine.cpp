@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "layout/placement.h"
+#include "nn/memory.h"
 #include "nn/tensor_buffer.h"
 #include "optim/rules.h"
 #include "zero/model_rows.h"
@@ -47,6 +48,7 @@ zero::Init::Options init_options(const config::Config& config) {
 Engine::Engine(std::shared_ptr<torch::nn::Module> model, config::Config config, std::shared_ptr<comm::Group> group,
                const std::vector<ParameterGroup>& groups)
     : model_(std::move(model)), config_(std::move(config)), group_(std::move(group)) {
+  nn::count_allocations();
   precision_ = precision_of(config_, accelerator_present());
   train_batch_size_ = config_.get<std::int64_t>("train_batch_size");
   micro_batch_size_ = config_.get<std::int64_t>("train_micro_batch_size_per_gpu");
@@ -196,6 +198,7 @@ at::Tensor Engine::backward(const at::Tensor& loss, bool retain_graph, bool scal
   if (!loss.defined() || loss.numel() != 1) {
     throw std::invalid_argument("Engine::backward needs a scalar loss");
   }
+  const base::ledger::Scope scope(base::ledger::Category::activations);
   const double divisor = scale_wrt_gas ? static_cast<double>(gas_) : 1.0;
   at::Tensor divided = loss.to(at::kFloat);
   if (divisor != 1.0) divided = divided / divisor;

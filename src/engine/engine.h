@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ledger.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/group.h"
 #include "config/config.h"
@@ -73,6 +74,7 @@ class Engine : private nn::UnitDriver {
   ///     at::Tensor loss = engine.forward([&] { return model->forward(ids, labels).loss; });
   template <class F>
   auto forward(F&& f) {
+    const base::ledger::Scope scope(base::ledger::Category::activations);
     optimizer_->gatherer().begin_pass();
     return std::forward<F>(f)();
   }

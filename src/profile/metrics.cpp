@@ -32,12 +32,16 @@ MetricsWriter::MetricsWriter(const std::string& path, std::optional<std::int64_t
 }
 
 void MetricsWriter::write(const StepMetrics& m) {
+  std::string memory;
+  for (const auto& [name, bytes] : m.memory) {
+    memory += fmt::format("{}{}: {}", memory.empty() ? "" : ", ", nlohmann::json(name).dump(), bytes);
+  }
   file_.append(fmt::format(
       R"({{"step": {}, "loss": {}, "lr": {}, "grad_norm": {}, "loss_scale": {}, "skipped": {}, "tokens": {}, )"
-      R"("tokens_per_s": {}, "step_ms": {}, "peak_host_bytes": {}, "peak_device_bytes": {}}})"
+      R"("tokens_per_s": {}, "step_ms": {}, "peak_host_bytes": {}, "peak_device_bytes": {}, "memory": {{{}}}}})"
       "\n",
       m.step, number(m.loss), number(m.lr), m.grad_norm ? number(*m.grad_norm) : "null", number(m.loss_scale),
-      m.skipped, m.tokens, number(m.tokens_per_s), number(m.step_ms), m.peak_host_bytes, m.peak_device_bytes));
+      m.skipped, m.tokens, number(m.tokens_per_s), number(m.step_ms), m.peak_host_bytes, m.peak_device_bytes, memory));
 }
 
 void MetricsWriter::write(std::int64_t step, const std::vector<std::pair<std::string_view, double>>& values) {

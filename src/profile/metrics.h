@@ -25,6 +25,8 @@ struct StepMetrics {
   double step_ms = 0.0;                ///< wall time
   std::int64_t peak_host_bytes = 0;    ///< largest of all ranks
   std::int64_t peak_device_bytes = 0;  ///< largest of all ranks
+  /// Most bytes of each category (base::ledger) during this step, each the largest of all ranks.
+  std::vector<std::pair<std::string_view, std::int64_t>> memory = {};
 };
 
 /// metrics.jsonl: one object a line, each written in one piece. Numbers have the shortest digits that give back the

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <functional>
@@ -17,10 +18,12 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/ledger.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/on_root.h"
 #include "data/statistics.h"
+#include "nn/memory.h"
 #include "profile/memory.h"
 #include "profile/metrics.h"
 #include "profile/monitor.h"
@@ -44,6 +47,44 @@ std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return x ^ (x >> 31);
 }
+
+/// What the ledger and the system say of this process's memory, each the largest of all ranks. Collective.
+struct MemoryPeaks {
+  std::vector<std::pair<std::string_view, std::int64_t>> categories;
+  std::int64_t host = 0;
+
+  static MemoryPeaks of(comm::Group& group) {
+    namespace ledger = base::ledger;
+    std::array<double, ledger::categories + 2> bytes{};
+    for (std::size_t c = 0; c < ledger::categories; ++c) {
+      bytes[c] = static_cast<double>(ledger::peak(static_cast<ledger::Category>(c)));
+    }
+    bytes[ledger::categories] = static_cast<double>(ledger::peak_total());
+    bytes[ledger::categories + 1] = static_cast<double>(profile::peak_host_bytes());
+    group.all_reduce({bytes.data(), static_cast<std::int64_t>(bytes.size()), base::Dtype::f64}, comm::ReduceOp::max)
+        .wait();
+    MemoryPeaks peaks;
+    for (std::size_t c = 0; c < ledger::categories; ++c) {
+      peaks.categories.emplace_back(ledger::name_of(static_cast<ledger::Category>(c)),
+                                    static_cast<std::int64_t>(bytes[c]));
+    }
+    peaks.categories.emplace_back("total", static_cast<std::int64_t>(bytes[ledger::categories]));
+    peaks.host = static_cast<std::int64_t>(bytes[ledger::categories + 1]);
+    ledger::reset_peaks();
+    return peaks;
+  }
+
+  /// "parameters 1.2 GB, optimizer 3.4 GB"
+  std::string text() const {
+    std::string text;
+    for (const auto& [name, bytes] : categories) {
+      if (bytes == 0) continue;
+      text +=
+          fmt::format("{}{} {}B", text.empty() ? "" : ", ", name, profile::format_count(static_cast<double>(bytes)));
+    }
+    return text;
+  }
+};
 
 /// The number of steps where only time ends the run.
 constexpr std::int64_t endless = std::numeric_limits<std::int64_t>::max();
@@ -131,6 +172,7 @@ Trainer::Trainer(std::shared_ptr<comm::Group> group, config::Config config, Purp
   for (const char* key : {"path", "type"}) {
     if (section.contains(key) && section.at(key).is_null()) section.erase(key);
   }
+  nn::count_allocations();
   zero::Init sharded(group_, engine::init_options(config_));
   model_ = models::make_model(section, seed_);
   sharded.close();
@@ -337,6 +379,7 @@ void Trainer::log_start() {
       validation_tokens_ ? data::sample_count(validation_tokens_->size(), sequence_length_) : 0,
       group_->size() == 1 ? "1 rank" : fmt::format("{} ranks", group_->size()),
       engine_->train_micro_batch_size_per_gpu(), engine_->gradient_accumulation_steps(), engine_->train_batch_size());
+  log::info("memory: {} on the rank that holds most", MemoryPeaks::of(*group_).text());
   if (group_->rank() == 0 && text_->vocab_size() <= 256) {
     bigram_entropy_ = data::bigram_entropy(*text_);
     log::info("data: bigram entropy {:.3f} nats a token (what counting pairs of neighbours reaches)", bigram_entropy_);
@@ -428,6 +471,8 @@ int Trainer::run() {
     const double seconds = seconds_since(step_started);
     throughput.add(step_tokens, seconds);
     const std::int64_t step = engine_->global_steps();
+    const MemoryPeaks memory = MemoryPeaks::of(*group_);
+    if (step == start_step + 1) log::info("memory: {} at most in the first step", memory.text());
     if (speaks) {
       profile::StepMetrics line;
       line.step = step;
@@ -439,7 +484,8 @@ int Trainer::run() {
       line.tokens = engine_->global_samples() * sequence_length_;
       line.tokens_per_s = static_cast<double>(step_tokens) / seconds;
       line.step_ms = seconds * 1e3;
-      line.peak_host_bytes = profile::peak_host_bytes();
+      line.peak_host_bytes = memory.host;
+      line.memory = memory.categories;
       metrics->write(line);
       const std::int64_t samples = engine_->global_samples();
       monitors.write("Train/Samples/train_loss", line.loss, samples);

@@ -16,6 +16,8 @@
 namespace deepspeed::zero {
 
 struct Arena::Pool {
+  explicit Pool(base::ledger::Category what) : category(what) {}
+  const base::ledger::Category category;
   std::mutex mutex;
   std::multimap<std::int64_t, at::DataPtr> free;
   std::int64_t held = 0;
@@ -25,7 +27,10 @@ struct Arena::Pool {
     const std::lock_guard lock(mutex);
     largest = std::max(largest, bytes);
     const auto found = free.find(bytes);
-    if (found == free.end()) return c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(bytes));
+    if (found == free.end()) {
+      const base::ledger::Scope scope(category);
+      return c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(bytes));
+    }
     at::DataPtr data = std::move(found->second);
     free.erase(found);
     held -= bytes;
@@ -60,7 +65,7 @@ struct Piece {
 
 }  // namespace
 
-Arena::Arena() : pool_(std::make_shared<Pool>()) {}
+Arena::Arena(base::ledger::Category category) : pool_(std::make_shared<Pool>(category)) {}
 
 at::DataPtr Arena::take(std::int64_t bytes) {
   auto piece = std::make_unique<Piece<Pool>>(Piece<Pool>{pool_, bytes, pool_->take(bytes)});

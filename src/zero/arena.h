@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/dtype.h"
+#include "base/ledger.h"
 
 namespace deepspeed::zero {
 
@@ -16,7 +17,8 @@ namespace deepspeed::zero {
 /// largest piece is held back so. Pieces may outlive the arena.
 class Arena {
  public:
-  Arena();
+  /// `category`: what its memory is charged to.
+  explicit Arena(base::ledger::Category category);
   at::DataPtr take(std::int64_t bytes);
   /// [numel], uninitialized.
   at::Tensor tensor(std::int64_t numel, base::Dtype type);

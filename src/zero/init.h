@@ -41,7 +41,7 @@ class Init : private nn::UnitObserver {
   void shard_last();
   std::shared_ptr<comm::Group> group_;
   Options options_;
-  Arena arena_;
+  Arena arena_{base::ledger::Category::gathered};
   nn::Unit* last_ = nullptr;
   bool closed_ = false;
 };

@@ -65,7 +65,7 @@ ModelRows make_rows(const torch::nn::Module& model, const std::shared_ptr<comm::
   }
 
   const bool sharded = options.placement.parameters == layout::Spread::sharded;
-  const Arena arena;
+  const Arena arena(base::ledger::Category::gathered);
   ModelRows result;
   for (const layout::RowPlan& plan : layout::plan_rows(facts, options.placement, options.persistence)) {
     std::vector<NamedParameter> members;

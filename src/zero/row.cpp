@@ -45,16 +45,18 @@ c10::Storage absent_storage(std::size_t bytes, const std::string& message) {
 }  // namespace
 
 Row::Row(std::vector<NamedParameter> parameters, std::shared_ptr<comm::Group> group, const Holding& holding,
-         Arena arena)
+         Arena gathered)
     : parameters_(std::move(parameters)),
       group_(std::move(group)),
       holding_(holding),
-      arena_(std::move(arena)),
+      arena_(std::move(gathered)),
       partition_(numels_of(parameters_), group_->size(), 2, holding.round_robin) {
   const c10::AutoGradMode no_grad(false);
   slice_ = {partition_.slice_begin(group_->rank()), partition_.slice_begin(group_->rank()) + partition_.slice_size()};
 
-  working_ = arena_.tensor(partition_.padded(), holding_.type);
+  const base::ledger::Scope scope(base::ledger::Category::parameters);
+  working_ = holding_.sharded ? arena_.tensor(partition_.padded(), holding_.type)
+                              : at::empty({partition_.padded()}, nn::scalar_type(holding_.type));
   if (partition_.padded() > partition_.numel()) {
     kernels::zero(nn::view(working_, partition_.numel(), partition_.padded() - partition_.numel()));
   }

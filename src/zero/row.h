@@ -44,8 +44,9 @@ struct Holding {
 class Row : public std::enable_shared_from_this<Row> {
  public:
   /// Collective: moves the parameters, with the values of the group's rank 0, into flat storage. A row that is not to
-  /// be kept whole is released at once.
-  Row(std::vector<NamedParameter> parameters, std::shared_ptr<comm::Group> group, const Holding& holding, Arena arena);
+  /// be kept whole is released at once. `gathered`: where whole rows of sharded weights get their memory.
+  Row(std::vector<NamedParameter> parameters, std::shared_ptr<comm::Group> group, const Holding& holding,
+      Arena gathered);
   ~Row();
   Row(const Row&) = delete;
   Row& operator=(const Row&) = delete;

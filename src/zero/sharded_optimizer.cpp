@@ -38,7 +38,8 @@ ShardedOptimizer::ShardedOptimizer(std::shared_ptr<comm::Group> data, std::vecto
       continue;
     }
     rows_.push_back(std::make_unique<TrainedRow>(std::move(row.row), *row.hyper, settings_.placement,
-                                                 settings_.accumulation, rule_->states(), arena_));
+                                                 settings_.accumulation, rule_->states(),
+                                                 each_is_reduced() ? buckets_ : gradients_));
     const std::vector<NamedParameter>& parameters = rows_.back()->parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       places_[parameters[i].tensor.unsafeGetTensorImpl()] = {rows_.size() - 1, i};
@@ -124,12 +125,14 @@ void ShardedOptimizer::launch(std::size_t index) {
   const int ranks = data_->size();
   base::Buffer local = row.local_gradient();
   if (ranks > 1 && settings_.communication && *settings_.communication != local.type) {
-    reduction.sent = arena_.tensor(local.numel, *settings_.communication);
+    reduction.sent = buckets_.tensor(local.numel, *settings_.communication);
     kernels::cast(nn::view(reduction.sent), local);
     local = nn::view(reduction.sent);
   }
   if (settings_.before != 1) kernels::scale(local, settings_.before);
-  reduction.incoming = arena_.tensor(row.owned().numel(), base::Dtype::f32);
+  // Where it becomes the sum it is one already.
+  const bool becomes_sum = !reduction.has_sum && settings_.accumulation == base::Dtype::f32;
+  reduction.incoming = (becomes_sum ? gradients_ : buckets_).tensor(row.owned().numel(), base::Dtype::f32);
 
   // Bucket by bucket of the row. A bucket's elements go to their owners, or, where every rank keeps the mean, are split
   // evenly and gathered again: the sum is formed in rank order either way.
@@ -171,7 +174,7 @@ void ShardedOptimizer::finish(std::size_t index) {
   if (!reduction.has_sum && settings_.accumulation == base::Dtype::f32) {
     reduction.sum = std::move(reduction.incoming);
   } else if (!reduction.has_sum) {
-    reduction.sum = arena_.tensor(reduction.incoming.numel(), settings_.accumulation);
+    reduction.sum = gradients_.tensor(reduction.incoming.numel(), settings_.accumulation);
     kernels::cast(nn::view(reduction.sum), nn::view(reduction.incoming));
   } else {
     kernels::accumulate(nn::view(reduction.sum), nn::view(reduction.incoming));

@@ -126,7 +126,8 @@ class ShardedOptimizer {
   std::vector<optim::Hyper> hypers_;
   std::unique_ptr<optim::UpdateRule> rule_;
   Settings settings_;
-  Arena arena_;
+  Arena buckets_{base::ledger::Category::buckets};
+  Arena gradients_{base::ledger::Category::gradients};
   std::vector<std::unique_ptr<TrainedRow>> rows_;
   std::vector<std::shared_ptr<Row>> frozen_;
   std::unique_ptr<Gatherer> gatherer_;

@@ -21,6 +21,7 @@ TrainedRow::TrainedRow(std::shared_ptr<Row> row, std::size_t hyper, const layout
       arena_(std::move(gradients)) {
   owned_ = optimizer_sharded_ ? row_->share() : Range{0, partition().numel()};
   touched_.assign(parameters().size(), 0);
+  const base::ledger::Scope scope(base::ledger::Category::optimizer);
   if (row_->holding().type != base::Dtype::f32) {
     master_ = at::empty({owned_.numel()}, at::kFloat);
     kernels::cast(nn::view(master_), owned_working());

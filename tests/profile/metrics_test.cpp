@@ -33,7 +33,8 @@ TEST(MetricsWriter, OneObjectALine) {
                 .tokens_per_s = 1e4,
                 .step_ms = 409.6,
                 .peak_host_bytes = 1 << 30,
-                .peak_device_bytes = 7});
+                .peak_device_bytes = 7,
+                .memory = {{"gradients", 12}, {"total", 30}}});
   writer.write({.step = 2, .loss = std::nan(""), .grad_norm = std::numeric_limits<double>::infinity()});
   writer.write({.step = 3});
   writer.write(3, {{"validation_loss", 2.25}, {"validation_perplexity", -INFINITY}});
@@ -42,7 +43,7 @@ TEST(MetricsWriter, OneObjectALine) {
   ASSERT_EQ(lines.size(), 4U);
   EXPECT_EQ(
       lines[0].dump(),
-      R"({"grad_norm":1.5,"loss":0.30000000000000004,"loss_scale":65536,"lr":0.0003,"peak_device_bytes":7,)"
+      R"({"grad_norm":1.5,"loss":0.30000000000000004,"loss_scale":65536,"lr":0.0003,"memory":{"gradients":12,"total":30},"peak_device_bytes":7,)"
       R"("peak_host_bytes":1073741824,"skipped":true,"step":1,"step_ms":409.6,"tokens":4096,"tokens_per_s":10000})");
   EXPECT_EQ(lines[0]["loss"].get<double>(), 0.1 + 0.2);
   EXPECT_TRUE(lines[1]["loss"].is_null());

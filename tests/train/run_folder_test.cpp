@@ -31,8 +31,8 @@ TEST(RunFolder, HoldsWhatTheRunWas) {
   EXPECT_THAT(work.names("run/tensorboard"), ElementsAre(StartsWith("events.out.tfevents.")));
   EXPECT_THAT(work.names("model"), testing::IsSupersetOf({"config.json", "model.safetensors"}));
 
-  const json keys = {"step",   "loss",         "lr",      "grad_norm",       "loss_scale",       "skipped",
-                     "tokens", "tokens_per_s", "step_ms", "peak_host_bytes", "peak_device_bytes"};
+  const json keys = {"step",   "loss",         "lr",      "grad_norm",       "loss_scale",        "skipped",
+                     "tokens", "tokens_per_s", "step_ms", "peak_host_bytes", "peak_device_bytes", "memory"};
   std::int64_t step = 0;
   std::vector<std::int64_t> evaluated;
   double first = 0, last = 0;

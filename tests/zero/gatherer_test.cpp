@@ -30,7 +30,8 @@ struct Rows {
     for (int i = 0; i < count; ++i) {
       parameters.push_back(at::full({numel}, world()->rank() == 0 ? i + 1.0 : -1.0));
       rows.push_back(std::make_shared<Row>(std::vector<NamedParameter>{{"p" + std::to_string(i), parameters.back()}},
-                                           world(), Holding{type, true, false, false}, Arena()));
+                                           world(), Holding{type, true, false, false},
+                                           Arena(base::ledger::Category::gathered)));
       pointers.push_back(rows.back().get());
     }
     gatherer = std::make_unique<Gatherer>(*world(), pointers, settings);

@@ -34,7 +34,8 @@ struct Fixture {
     settings.after = 1.0F / static_cast<float>(world()->size());
     settings.reduce_bucket = bucket;
     const Holding holding{working, stage == 3, true, false};
-    std::vector<ModelRow> rows{{std::make_shared<Row>(std::move(named), world(), holding, Arena()), 0}};
+    std::vector<ModelRow> rows{
+        {std::make_shared<Row>(std::move(named), world(), holding, Arena(base::ledger::Category::gathered)), 0}};
     optimizer = std::make_unique<ShardedOptimizer>(world(), std::move(rows),
                                                    std::vector{optim::hyper_from("SGD", {{"lr", 1.0}})},
                                                    optim::make_rule("SGD", {{"lr", 1.0}}), settings);

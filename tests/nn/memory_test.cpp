@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/memory.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <c10/core/CPUAllocator.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "base/ledger.h"
+
+namespace deepspeed::nn {
+namespace {
+
+namespace ledger = base::ledger;
+using ledger::Category;
+
+TEST(CountedAllocations, GoToTheCategoryOfTheirScopeAndLeaveIt) {
+  std::optional<at::Tensor> early = at::ones({1000});
+  count_allocations();
+  count_allocations();
+  const std::int64_t before = ledger::current(Category::optimizer);
+  const std::int64_t other = ledger::current(Category::other);
+  early.reset();  // not counted, so not taken back
+  EXPECT_EQ(ledger::current(Category::other), other);
+  at::Tensor kept;
+  {
+    const ledger::Scope scope(Category::optimizer);
+    kept = at::empty({250});
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(kept.data_ptr()) % 64, 0U);
+    EXPECT_EQ(ledger::current(Category::optimizer), before + 1000);
+    kept.resize_({500});
+    EXPECT_EQ(ledger::current(Category::optimizer), before + 2000);
+    const at::Tensor view = kept.view({5, 100});
+    float blob[4] = {};
+    const at::Tensor borrowed = at::from_blob(blob, {4});
+    const at::Tensor nothing = at::empty({0});
+    EXPECT_EQ(ledger::current(Category::optimizer), before + 2000);
+  }
+  EXPECT_EQ(ledger::current(Category::optimizer), before + 2000);
+  kept = at::Tensor();  // outside of the scope
+  EXPECT_EQ(ledger::current(Category::optimizer), before);
+}
+
+TEST(CountedAllocations, WorkWithRawMemoryAndProducts) {
+  count_allocations();
+  const std::int64_t before = ledger::current(Category::buckets);
+  {
+    const ledger::Scope scope(Category::buckets);
+    void* raw = c10::GetCPUAllocator()->raw_allocate(100);
+    EXPECT_EQ(ledger::current(Category::buckets), before + 100);
+    c10::GetCPUAllocator()->raw_deallocate(raw);
+    const at::Tensor a = at::ones({64, 64}).to(at::kBFloat16);
+    EXPECT_EQ(at::matmul(a, a)[0][0].item<float>(), 64);
+  }
+  EXPECT_EQ(ledger::current(Category::buckets), before);
+}
+
+}  // namespace
+}  // namespace deepspeed::nn
