@@ -21,6 +21,7 @@
 #include "device/device.h"
 #include "kernels/threads.h"
 #include "models/decoder_config.h"
+#include "train/plan.h"
 #include "train/trainer.h"
 
 namespace deepspeed::apps {
@@ -31,8 +32,10 @@ struct Arguments {
   std::string model, output, resume, export_folder;
   std::vector<std::string> train, validation, set;
   std::string steps;
-  int ranks = 1;
-  bool check = false, print_config = false, print_schema = false, evaluate = false, version = false;
+  std::vector<int> ranks{1};
+  std::string memory;
+  bool check = false, plan = false, json = false, print_config = false, print_schema = false, evaluate = false,
+       version = false;
   bool help_config = false;
   std::string help_key;
 
@@ -79,7 +82,13 @@ void declare(CLI::App& app, Arguments& a) {
       ->take_all();
   app.add_flag("--evaluate", a.evaluate, "print loss and perplexity on data.validation (or data.train) and stop");
   app.add_flag("--check", a.check, "check the configuration and stop; needs no MPI");
-  app.add_option("--ranks", a.ranks, "ranks that --check and --print-config assume")->check(CLI::PositiveNumber);
+  app.add_flag(
+      "--plan", a.plan,
+      "print the memory that each ZeRO stage takes and what it sends, for each of --ranks, and stop; needs no MPI");
+  app.add_option("--ranks", a.ranks, "ranks that --check, --plan and --print-config assume; several for --plan")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--memory", a.memory, "with --plan: what a rank may hold, for example 80GB; names what fits");
+  app.add_flag("--json", a.json, "with --plan: print JSON");
   app.add_flag("--print-config", a.print_config, "print the configuration with everything resolved and stop");
   app.add_flag("--print-schema", a.print_schema, "print the JSON Schema of the configuration and stop");
   app.add_option("--help-config", a.help_key, "explain a configuration key, a section, or all of them")
@@ -122,17 +131,32 @@ bool answer_alone(const Arguments& a) {
     fmt::print("{}", config::help(a.help_key));
   } else if (a.print_schema) {
     fmt::print("{}\n", config::schema().dump(2));
+  } else if (a.plan) {
+    require_config(a);
+    const auto load = [&](int ranks, const std::vector<std::string>& overrides) {
+      std::vector<std::string> all = a.overrides();
+      all.insert(all.end(), overrides.begin(), overrides.end());
+      config::Config config = config::Config::load(a.config, all, facts_for(ranks));
+      config::check_supported(config);
+      return config;
+    };
+    if (a.config == "-") throw base::UsageError("--plan reads the configuration several times: give a file");
+    const nlohmann::json plan =
+        train::plan(load, a.ranks, a.memory.empty() ? std::nullopt : std::optional(train::parse_bytes(a.memory)));
+    fmt::print("{}", a.json ? plan.dump(2) + "\n" : train::plan_text(plan));
   } else if (a.check || a.print_config) {
     require_config(a);
-    const config::Config config = config::Config::load(a.config, a.overrides(), facts_for(a.ranks));
+    if (a.ranks.size() != 1) throw base::UsageError("--ranks: one number, but for --plan");
+    const int ranks = a.ranks.front();
+    const config::Config config = config::Config::load(a.config, a.overrides(), facts_for(ranks));
     for (const std::string& warning : config.warnings()) log::warn("{}", warning);
     if (a.print_config) {
       fmt::print("{}\n", config.text());
     } else {
       config::check_supported(config);
       check_model(config);
-      fmt::print("{}: good for {} rank{}\n", a.config == "-" ? "standard input" : a.config, a.ranks,
-                 a.ranks == 1 ? "" : "s");
+      fmt::print("{}: good for {} rank{}\n", a.config == "-" ? "standard input" : a.config, ranks,
+                 ranks == 1 ? "" : "s");
     }
   } else {
     return false;

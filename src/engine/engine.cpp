@@ -29,12 +29,77 @@ bool accelerator_present() {
   return name != nullptr && std::string_view(name) == "cpu";
 }
 
+/// Where slices have owners whose choice is free.
+bool round_robin(const config::Config& config, const layout::Placement& placement) {
+  return config.get<bool>("zero_optimization.round_robin_gradients") &&
+         placement.optimizer == layout::Spread::sharded && placement.parameters == layout::Spread::replicated;
+}
+
 layout::Persistence persistence_of(const config::Config& config) {
   return {config.get<std::int64_t>("zero_optimization.stage3_param_persistence_threshold"),
           config.get<std::int64_t>("zero_optimization.stage3_model_persistence_threshold")};
 }
 
 }  // namespace
+
+namespace {
+
+zero::Settings settings_of(const config::Config& config, const Precision& precision, int ranks) {
+  const std::string z = "zero_optimization.";
+  const auto elements = [&](const char* key) { return config.get<std::int64_t>(z + key); };
+  zero::Settings settings;
+  settings.placement = layout::Placement::of_stage(static_cast<int>(elements("stage")));
+  settings.accumulation = precision.accumulation;
+  if (const auto name = config.find<std::string>("communication_data_type")) {
+    base::Dtype type = base::Dtype::f32;
+    if (!base::parse_dtype(*name, type)) {
+      throw base::ConfigError(fmt::format("communication_data_type: '{}' is none of fp32, fp16, bf16", *name));
+    }
+    settings.communication = type;
+  }
+  const auto n = static_cast<float>(ranks);
+  const auto predivide = static_cast<float>(config.get<double>("gradient_predivide_factor"));
+  if (config.get<std::string>("gradient_allreduce_op") == "mean") {
+    const bool first = config.get<bool>("prescale_gradients");
+    settings.before = 1.0F / (first ? n : predivide);
+    settings.after = first ? 1.0F : predivide / n;
+  }
+  settings.reduce_bucket = elements("reduce_bucket_size");
+  settings.gather_bucket = elements("allgather_bucket_size");
+  settings.sub_group = std::max<std::int64_t>(elements("sub_group_size"), 1);
+  settings.overlap = config.find<bool>(z + "overlap_comm").value_or(true);
+  settings.reduce_each_backward = config.get<nlohmann::json>("training.deterministic") == true;
+  settings.gatherer.prefetch = elements("stage3_prefetch_bucket_size");
+  settings.gatherer.max_live = elements("stage3_max_live_parameters");
+  settings.gatherer.reuse_distance = elements("stage3_max_reuse_distance");
+  settings.gatherer.log_changes = config.get<bool>(z + "log_trace_cache_warnings");
+  return settings;
+}
+
+}  // namespace
+
+layout::TrainingShape training_shape(const config::Config& config, int ranks) {
+  const Precision precision = precision_of(config, accelerator_present());
+  const zero::Settings settings = settings_of(config, precision, ranks);
+  layout::TrainingShape shape;
+  shape.placement = settings.placement;
+  shape.ranks = ranks;
+  shape.working = precision.working;
+  shape.accumulation = precision.accumulation;
+  shape.communication = settings.communication.value_or(precision.accumulation);
+  if (const auto type = config.find<std::string>("optimizer.type")) {
+    const auto rule = optim::make_rule(*type, config.get<nlohmann::json>("optimizer.params"));
+    shape.states = static_cast<int>(rule->states().size());
+  }
+  shape.gradient_accumulation_steps = config.get<std::int64_t>("gradient_accumulation_steps");
+  shape.reduce_each_backward = settings.reduce_each_backward;
+  shape.persistence = persistence_of(config);
+  shape.prefetch = settings.gatherer.prefetch;
+  shape.max_live = settings.gatherer.max_live;
+  shape.reuse_distance = settings.gatherer.reuse_distance;
+  shape.round_robin = round_robin(config, settings.placement);
+  return shape;
+}
 
 zero::Init::Options init_options(const config::Config& config) {
   const int stage = static_cast<int>(config.get<std::int64_t>("zero_optimization.stage"));
@@ -82,42 +147,6 @@ void Engine::find_units() {
   }
 }
 
-namespace {
-
-zero::Settings settings_of(const config::Config& config, const Precision& precision, int ranks) {
-  const std::string z = "zero_optimization.";
-  const auto elements = [&](const char* key) { return config.get<std::int64_t>(z + key); };
-  zero::Settings settings;
-  settings.placement = layout::Placement::of_stage(static_cast<int>(elements("stage")));
-  settings.accumulation = precision.accumulation;
-  if (const auto name = config.find<std::string>("communication_data_type")) {
-    base::Dtype type = base::Dtype::f32;
-    if (!base::parse_dtype(*name, type)) {
-      throw base::ConfigError(fmt::format("communication_data_type: '{}' is none of fp32, fp16, bf16", *name));
-    }
-    settings.communication = type;
-  }
-  const auto n = static_cast<float>(ranks);
-  const auto predivide = static_cast<float>(config.get<double>("gradient_predivide_factor"));
-  if (config.get<std::string>("gradient_allreduce_op") == "mean") {
-    const bool first = config.get<bool>("prescale_gradients");
-    settings.before = 1.0F / (first ? n : predivide);
-    settings.after = first ? 1.0F : predivide / n;
-  }
-  settings.reduce_bucket = elements("reduce_bucket_size");
-  settings.gather_bucket = elements("allgather_bucket_size");
-  settings.sub_group = std::max<std::int64_t>(elements("sub_group_size"), 1);
-  settings.overlap = config.find<bool>(z + "overlap_comm").value_or(true);
-  settings.reduce_each_backward = config.get<nlohmann::json>("training.deterministic") == true;
-  settings.gatherer.prefetch = elements("stage3_prefetch_bucket_size");
-  settings.gatherer.max_live = elements("stage3_max_live_parameters");
-  settings.gatherer.reuse_distance = elements("stage3_max_reuse_distance");
-  settings.gatherer.log_changes = config.get<bool>(z + "log_trace_cache_warnings");
-  return settings;
-}
-
-}  // namespace
-
 void Engine::build_optimizer(const std::vector<ParameterGroup>& groups) {
   const auto type = config_.find<std::string>("optimizer.type");
   if (!type) {
@@ -131,9 +160,7 @@ void Engine::build_optimizer(const std::vector<ParameterGroup>& groups) {
   options.placement = settings.placement;
   options.working = precision_.working;
   options.persistence = persistence_of(config_);
-  options.round_robin = config_.get<bool>("zero_optimization.round_robin_gradients") &&
-                        settings.placement.optimizer == layout::Spread::sharded &&
-                        settings.placement.parameters == layout::Spread::replicated;
+  options.round_robin = round_robin(config_, settings.placement);
   std::vector<optim::Hyper> hypers;
   for (const ParameterGroup& group : groups) {
     for (const at::Tensor& parameter : group.parameters) {

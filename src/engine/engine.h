@@ -19,6 +19,7 @@
 #include "comm/group.h"
 #include "config/config.h"
 #include "engine/precision.h"
+#include "layout/memory_model.h"
 #include "nn/unit.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
@@ -32,6 +33,9 @@ namespace engine {
 /// What zero::Init needs to make a model as the engine of this configuration holds it; disabled where that doesn't
 /// shard parameters.
 zero::Init::Options init_options(const config::Config& config);
+
+/// What the engine of this configuration will hold and send, but for activations (layout::estimate_memory).
+layout::TrainingShape training_shape(const config::Config& config, int ranks);
 
 /// What load_checkpoint takes; DeepSpeed's arguments of the same names.
 struct LoadOptions {
