@@ -16,6 +16,7 @@ TEST(Plan, TellsWhatEachStageTakesAndWhatFits) {
   const Workspace work;
   json config = tiny_config();
   config.erase("train_batch_size");
+  config["train_micro_batch_size_per_gpu"] = 2;
   const Outcome text = work.run(0, DS_TRAIN, {config.dump(), "--plan", "--ranks", "1", "4", "--memory", "80GB"});
   EXPECT_EQ(text.status, 0) << text;
   EXPECT_THAT(text.out, AllOf(HasSubstr("1 rank x micro batch"), HasSubstr("4 ranks x micro batch"),
