@@ -6,6 +6,7 @@
           the tiny GPT-2, 2 ranks of one thread
   fp32,   tokens/s of GPT-2 6 x 384, context 256, batch 8, vocabulary 256, clipped AdamW: 1 rank of 2 threads,
   bf16    the median step of each run without its first two
+  two     the same in fp32 on 2 ranks of one thread each; --stage chooses the ZeRO stage
 
 Each round runs both systems once, the one right after the other, so that what else the machine does meets both. Printed
 are the medians over the rounds, the range, and the median, least and largest of the rounds' ratios.
@@ -30,7 +31,11 @@ SOURCE = pathlib.Path(__file__).resolve().parent
 TINY_MODEL = SOURCE.parent / "tests" / "data" / "models" / "gpt2-tiny"
 MODEL = {"n_layer": 6, "n_head": 6, "n_embd": 384, "n_positions": 256, "vocab_size": 256,
          "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-CASES = ("start", "fp32", "bf16")
+CASES = ("start", "fp32", "bf16", "two")
+
+
+def ranks(case):
+    return 2 if case in ("start", "two") else 1
 
 
 def deepspeed_config(case, stage):
@@ -58,8 +63,8 @@ def ours(case, options, folder):
                           "evaluate_every": 0, "resume": "never"}
     (folder / "config.json").write_text(json.dumps(config))
     command = [str(options.program), str(folder / "config.json")]
-    if start:
-        command = [*options.mpirun.split(), "-n", "2", *command]
+    if ranks(case) > 1:
+        command = [*options.mpirun.split(), "-n", str(ranks(case)), *command]
     return command, folder / "run" / "metrics.jsonl"
 
 
@@ -69,7 +74,7 @@ def peer(case, options, folder):
             "sequence_length": 64 if start else 256, "config": deepspeed_config(case, options.stage),
             "output": str(folder / "metrics.jsonl")}
     (folder / "task.json").write_text(json.dumps(task))
-    command = [options.peer, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={2 if start else 1}",
+    command = [options.peer, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks(case)}",
                str(SOURCE / "cpu_side_by_side_peer.py"), str(folder / "task.json")]
     return command, folder / "metrics.jsonl"
 
@@ -79,7 +84,7 @@ def measure(system, case, options):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         command, metrics = system(case, options, folder)
-        environment = dict(os.environ, OMP_NUM_THREADS="1" if case == "start" else "2", DS_ACCELERATOR="cpu",
+        environment = dict(os.environ, OMP_NUM_THREADS=str(2 // ranks(case)), DS_ACCELERATOR="cpu",
                            HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMPI_ALLOW_RUN_AS_ROOT="1",
                            OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
         with open(folder / "log.txt", "w+") as log:
@@ -96,7 +101,7 @@ def measure(system, case, options):
         if case == "start":
             return seconds
         steps = [json.loads(line)["step_ms"] for line in metrics.read_text().splitlines()]
-        return 8 * 256 * 1e3 / statistics.median(steps[2:])
+        return ranks(case) * 8 * 256 * 1e3 / statistics.median(steps[2:])
 
 
 def show(name, values, unit):
