@@ -35,7 +35,7 @@ std::int64_t bytes(base::Dtype type) {
 
 /// Where every backward's gradients are reduced, and not only the last one's.
 bool each_is_reduced(const TrainingShape& shape) {
-  return shape.placement.gradients == Spread::sharded || (shape.reduce_each_backward && shape.ranks > 1);
+  return shape.placement.gradients == Spread::sharded || shape.reduce_each_backward;
 }
 
 /// Elements gathered at once for units, at most.

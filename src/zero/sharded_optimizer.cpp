@@ -61,8 +61,7 @@ ShardedOptimizer::~ShardedOptimizer() {
 }
 
 bool ShardedOptimizer::each_is_reduced() const {
-  return settings_.placement.gradients == layout::Spread::sharded ||
-         (settings_.reduce_each_backward && data_->size() > 1);
+  return settings_.placement.gradients == layout::Spread::sharded || settings_.reduce_each_backward;
 }
 
 TrainedRow* ShardedOptimizer::trained_row_of(const at::Tensor& parameter) const {

@@ -118,7 +118,8 @@ std::int64_t Workspace::last_step(const std::string& name) const {
 
 std::vector<json> lasting(std::vector<json> metrics) {
   for (json& line : metrics) {
-    for (const char* key : {"tokens_per_s", "step_ms", "peak_host_bytes", "peak_device_bytes"}) line.erase(key);
+    for (const char* key : {"tokens_per_s", "step_ms", "peak_host_bytes", "peak_device_bytes", "memory"})
+      line.erase(key);
   }
   return metrics;
 }
