@@ -127,7 +127,13 @@ void compare_final(const std::string& model, const std::string& name, int record
     const auto* want = static_cast<const float*>(recorded.at(parameter).data.data);
     const at::Tensor row = tensor.to(at::kFloat).contiguous();
     const auto* got = static_cast<const float*>(row.data_ptr());
-    for (std::int64_t i = 0; i < row.numel(); ++i) ASSERT_NEAR(got[i], want[i], tolerance) << parameter << " " << i;
+    // The key part of c_attn.bias has a true gradient of zero, so in bf16 Adam walks by rounding alone: up to 20 steps
+    // of the rate either way.
+    const bool bias = tolerance > 1e-2 && parameter.ends_with("attn.c_attn.bias");
+    for (std::int64_t i = 0; i < row.numel(); ++i) {
+      const bool key = bias && i >= row.numel() / 3 && i < 2 * row.numel() / 3;
+      ASSERT_NEAR(got[i], want[i], key ? 4.1e-2 : tolerance) << parameter << " " << i;
+    }
   }
 }
 
