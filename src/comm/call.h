@@ -29,7 +29,8 @@ struct Call {
   std::string name;       ///< "all_reduce"
   std::string signature;  ///< "fp32[1000] sum": what must agree between the ranks
   std::uint64_t number = 0;
-  int peer = -1;  ///< of a send or receive
+  int peer = -1;           ///< of a send or receive
+  std::int64_t bytes = 0;  ///< of the whole buffer, for the trace
 
   [[noreturn]] void fail(const std::string& what) const;
   /// Throws GroupError with MPI's text if `code` isn't MPI_SUCCESS.

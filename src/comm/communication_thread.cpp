@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/trace.h"
 #include "comm/group_error.h"
 #include "comm/work_state.h"
 
@@ -37,7 +38,9 @@ struct CommunicationThread::Operation {
   bool ordered = true;
   Task task;
   Halt halt;
+  Clock::time_point queued;
   Clock::time_point started;
+  base::trace::AsyncRange range;  ///< from the call to its end
   std::shared_ptr<Future> future = std::make_shared<Future>();
 };
 
@@ -82,6 +85,10 @@ Work CommunicationThread::submit(const std::shared_ptr<Channel>& channel, std::u
   operation->call = std::move(call);
   operation->make = std::move(make);
   operation->ordered = ordered;
+  operation->queued = Clock::now();
+  operation->range =
+      base::trace::AsyncRange(operation->call->name, "comm",
+                              {{"group", operation->call->communicator->name}, {"bytes", operation->call->bytes}});
   Work work(operation->future);
   {
     const std::lock_guard lock(mutex_);
@@ -144,6 +151,8 @@ void CommunicationThread::accept(std::unique_ptr<Operation> operation) {
 
 void CommunicationThread::start(std::unique_ptr<Operation> operation) {
   operation->started = Clock::now();
+  operation->range.add(
+      {"waited_us", std::chrono::duration_cast<microseconds>(operation->started - operation->queued).count()});
   try {
     if (!operation->channel->broken.empty()) {
       operation->call->fail("an earlier call failed: " + operation->channel->broken);
@@ -172,6 +181,7 @@ void CommunicationThread::complete(Operation& operation, std::exception_ptr erro
     }
   }
   operation.task = Task();  // lets go of what it refers to before the caller does
+  operation.range.end();
   --under_way_;
   operation.future->set(std::move(error));
 }

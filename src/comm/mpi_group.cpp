@@ -439,7 +439,7 @@ class MpiGroup : public Group, public std::enable_shared_from_this<MpiGroup> {
   MPI_Comm handle() const { return comm_.handle; }
 
   Work all_reduce(Buffer buffer, ReduceOp op) override {
-    return submit("all_reduce", describe(buffer, name_of(op)), [=](const Call& call) {
+    return submit("all_reduce", describe(buffer, name_of(op)), buffer.bytes(), [=](const Call& call) {
       const std::size_t slice = buffer.bytes() / static_cast<std::size_t>(call.communicator->size);
       const bool by_slices = is_float16(buffer.type) ||
                              (call.communicator->one_host && slice > static_cast<std::size_t>(short_slice_bytes));
@@ -449,61 +449,63 @@ class MpiGroup : public Group, public std::enable_shared_from_this<MpiGroup> {
 
   Work reduce_scatter(ConstBuffer input, Buffer output, ReduceOp op) override {
     arguments::reduce_scatter(*this, input, output);
-    return submit("reduce_scatter", describe(input, name_of(op)), [=, size = comm_.size](const Call& call) {
-      const bool small = output.bytes() <= static_cast<std::size_t>(short_slice_bytes);
-      if (small && !is_float16(input.type)) return reduce_scatter_by_mpi(call, input, output, op);
-      const std::vector<std::int64_t> counts(static_cast<std::size_t>(size), output.numel);
-      return exchange_and_reduce(call, input, counts, output, op, 1.0F, false);
-    });
+    return submit("reduce_scatter", describe(input, name_of(op)), input.bytes(),
+                  [=, size = comm_.size](const Call& call) {
+                    const bool small = output.bytes() <= static_cast<std::size_t>(short_slice_bytes);
+                    if (small && !is_float16(input.type)) return reduce_scatter_by_mpi(call, input, output, op);
+                    const std::vector<std::int64_t> counts(static_cast<std::size_t>(size), output.numel);
+                    return exchange_and_reduce(call, input, counts, output, op, 1.0F, false);
+                  });
   }
 
   Work ordered_reduce_scatter(ConstBuffer input, const std::vector<std::int64_t>& counts, Buffer output, float scale,
                               bool accumulate) override {
     arguments::ordered_reduce_scatter(*this, input, counts, output);
-    return submit("ordered_reduce_scatter", describe(input, fmt::format("x {}", scale)), [=](const Call& call) {
-      return exchange_and_reduce(call, input, counts, output, ReduceOp::sum, scale, accumulate);
-    });
+    return submit("ordered_reduce_scatter", describe(input, fmt::format("x {}", scale)), input.bytes(),
+                  [=](const Call& call) {
+                    return exchange_and_reduce(call, input, counts, output, ReduceOp::sum, scale, accumulate);
+                  });
   }
 
   Work all_gather(ConstBuffer input, const std::vector<std::int64_t>& counts, Buffer output) override {
     arguments::all_gather(*this, input, counts, output);
-    return submit("all_gather", describe(output, ""),
+    return submit("all_gather", describe(output, ""), output.bytes(),
                   [=](const Call& call) { return comm::all_gather(call, input, counts, output); });
   }
 
   Work broadcast(Buffer buffer, int root) override {
     arguments::rank(*this, "broadcast", root);
-    return submit("broadcast", describe(buffer, fmt::format("from {}", root)),
+    return submit("broadcast", describe(buffer, fmt::format("from {}", root)), buffer.bytes(),
                   [=](const Call& call) { return comm::broadcast(call, buffer, root); });
   }
 
   Work all_to_all(ConstBuffer input, Buffer output) override {
     arguments::all_to_all(*this, input, output);
-    return submit("all_to_all", describe(input, ""),
+    return submit("all_to_all", describe(input, ""), input.bytes(),
                   [=](const Call& call) { return comm::all_to_all(call, input, output); });
   }
 
   Work send(ConstBuffer buffer, int to, int tag) override {
     arguments::rank(*this, "send", to);
     arguments::tag(*this, "send", tag);
-    return submit_message(fmt::format("send to {} (tag {})", to, tag), to,
+    return submit_message(fmt::format("send to {} (tag {})", to, tag), to, buffer.bytes(),
                           [=](const Call& call) { return comm::send(call, buffer, tag); });
   }
 
   Work receive(Buffer buffer, int from, int tag) override {
     arguments::rank(*this, "receive", from);
     arguments::tag(*this, "receive", tag);
-    return submit_message(fmt::format("receive from {} (tag {})", from, tag), from,
+    return submit_message(fmt::format("receive from {} (tag {})", from, tag), from, buffer.bytes(),
                           [=](const Call& call) { return comm::receive(call, buffer, tag); });
   }
 
   Work barrier() override {
-    return submit("barrier", "", [](const Call& call) { return comm::barrier(call); });
+    return submit("barrier", "", 0, [](const Call& call) { return comm::barrier(call); });
   }
 
   std::shared_ptr<Group> split(int color, int key, const std::string& name) override {
     const Communicator* part = nullptr;
-    submit("split", "", [&](const Call& call) { return divide(call, color, key, name, part); }).wait();
+    submit("split", "", 0, [&](const Call& call) { return divide(call, color, key, name, part); }).wait();
     if (part == nullptr) return nullptr;
     return part->size == 1 ? make_self_group(name) : make_mpi_group(session_, *part);
   }
@@ -523,24 +525,25 @@ class MpiGroup : public Group, public std::enable_shared_from_this<MpiGroup> {
     return fmt::format("{}[{}] {}", base::name_of(buffer.type), buffer.numel, more);
   }
 
-  std::unique_ptr<Call> make_call(std::string name, std::string signature) const {
+  std::unique_ptr<Call> make_call(std::string name, std::string signature, std::size_t bytes) const {
     auto call = std::make_unique<Call>();
     call->communicator = &comm_;
     call->name = std::move(name);
     call->signature = std::move(signature);
+    call->bytes = static_cast<std::int64_t>(bytes);
     return call;
   }
 
-  Work submit(std::string name, std::string signature, std::function<Task(const Call&)> make) {
-    auto call = make_call(std::move(name), std::move(signature));
+  Work submit(std::string name, std::string signature, std::size_t bytes, std::function<Task(const Call&)> make) {
+    auto call = make_call(std::move(name), std::move(signature), bytes);
     if (session_->thread().check()) {
       make = [body = std::move(make)](const Call& c) { return checked(c, body); };
     }
     return session_->thread().submit(channel_, std::move(call), std::move(make));
   }
 
-  Work submit_message(std::string name, int peer, std::function<Task(const Call&)> make) {
-    auto call = make_call(std::move(name), "");
+  Work submit_message(std::string name, int peer, std::size_t bytes, std::function<Task(const Call&)> make) {
+    auto call = make_call(std::move(name), "", bytes);
     call->peer = peer;
     return session_->thread().submit(channel_, std::move(call), std::move(make), false);
   }

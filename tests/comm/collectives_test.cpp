@@ -5,11 +5,14 @@
 
 #include <cstring>
 #include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 #include <thread>
 
 #include "base/error.h"
+#include "base/trace.h"
 #include "comm/floats.h"
 #include "comm/mpi_handle.h"
 #include "comm/process.h"
@@ -578,6 +581,37 @@ TEST_F(CollectivesRanks, OtherLibrariesGetACommunicator) {
       .wait();
   EXPECT_EQ(size, world->size());
   EXPECT_EQ(sum, world->size());
+}
+
+TEST_F(CollectivesRanks, TheTraceShowsWhatIsUnderWay) {
+  Array values(Dtype::f32, 1000);
+  base::trace::start({});
+  {
+    const base::trace::Subject subject("layer.1");
+    Work work = world->all_reduce(values.buffer());
+    const base::trace::Range waits("wait");
+    work.wait();
+  }
+  world->barrier().wait();
+  base::trace::stop();
+  world->all_reduce(values.buffer()).wait();
+  std::map<std::string, std::vector<nlohmann::json>> events;
+  const nlohmann::json trace = nlohmann::json::parse(base::trace::json());
+  for (const nlohmann::json& event : trace["traceEvents"]) {
+    if (event["ph"] != "M") events[event["name"]].push_back(event);
+  }
+  ASSERT_EQ(events["wait"].size(), 1U);
+  if (world->size() == 1) return;  // nothing is ever under way
+  ASSERT_EQ(events["all_reduce"].size(), 2U);
+  const nlohmann::json begin = events["all_reduce"][0];
+  EXPECT_EQ(begin["ph"], "b");
+  EXPECT_EQ(begin["args"]["for"], "layer.1");
+  EXPECT_EQ(begin["args"]["group"], world->name());
+  EXPECT_EQ(begin["args"]["bytes"], 4000);
+  EXPECT_GE(begin["args"]["waited_us"].get<double>(), 0);
+  EXPECT_LE(begin["ts"], events["wait"][0]["ts"]);
+  EXPECT_GE(events["all_reduce"][1]["ts"], events["wait"][0]["ts"]);
+  EXPECT_EQ(events["barrier"].size(), 2U);
 }
 
 TEST_F(CollectivesRanks, PlaceOnTheHost) {
