@@ -142,6 +142,9 @@ void Engine::find_units() {
     unit->set_checkpointing(checkpointing && unit->checkpointable());
     unit_states_[unit.get()] = {};
   }
+  for (const auto& item : model_->named_modules()) {
+    if (auto* unit = dynamic_cast<nn::Unit*>(item.value().get())) unit->set_label(item.key());
+  }
   if (units_.empty()) {
     log::warn_once("the model has no nn::Unit: it is driven as one piece, so its memory can't be saved piece by piece");
   }
@@ -226,6 +229,7 @@ at::Tensor Engine::backward(const at::Tensor& loss, bool retain_graph, bool scal
     throw std::invalid_argument("Engine::backward needs a scalar loss");
   }
   const base::ledger::Scope scope(base::ledger::Category::activations);
+  const base::trace::Range range("backward", "engine");
   const double divisor = scale_wrt_gas ? static_cast<double>(gas_) : 1.0;
   at::Tensor divided = loss.to(at::kFloat);
   if (divisor != 1.0) divided = divided / divisor;
@@ -293,6 +297,7 @@ void Engine::step() {
   ++micro_steps_;
   if (!boundary) return;
 
+  const base::trace::Range range("step", "engine");
   partial_ = false;
   const double scale = loss_scale();
   const optim::GradientScale gradient = optim::gradient_scale(optimizer_->reduce(), scale, clipping_);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/ledger.h"
+#include "base/trace.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/group.h"
 #include "config/config.h"
@@ -79,6 +80,7 @@ class Engine : private nn::UnitDriver {
   template <class F>
   auto forward(F&& f) {
     const base::ledger::Scope scope(base::ledger::Category::activations);
+    const base::trace::Range range("forward", "engine");
     optimizer_->gatherer().begin_pass();
     return std::forward<F>(f)();
   }

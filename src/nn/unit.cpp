@@ -13,11 +13,15 @@
 #include <type_traits>
 #include <unordered_set>
 
+#include "base/ledger.h"
+#include "base/trace.h"
 #include "nn/random.h"
 
 namespace deepspeed::nn {
 namespace {
 
+namespace ledger = base::ledger;
+namespace trace = base::trace;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Tensors = Unit::Tensors;
@@ -82,10 +86,14 @@ Tensors detach_inputs(const Tensors& inputs, const std::vector<std::size_t>& edg
 }
 
 Tensors compute_forward(Unit& unit, const Tensors& inputs, bool recorded) {
+  const auto compute = [&] {
+    const ledger::Scope scope(ledger::Category::activations);
+    const trace::Range range(unit.label(), "forward");
+    return unit.compute(inputs);
+  };
   UnitDriver* driver = unit.driver();
-  if (!driver) return unit.compute(inputs);
-  return bracket([&] { driver->before_forward(unit, recorded); }, [&] { return unit.compute(inputs); },
-                 [&] { driver->after_forward(unit); });
+  if (!driver) return compute();
+  return bracket([&] { driver->before_forward(unit, recorded); }, compute, [&] { driver->after_forward(unit); });
 }
 
 struct UnitFunction : torch::autograd::Function<UnitFunction> {
@@ -143,6 +151,8 @@ struct UnitFunction : torch::autograd::Function<UnitFunction> {
     const Tensors parameters = unit.trainable();
 
     const auto walk = [&] {
+      const ledger::Scope scope(ledger::Category::activations);  // autograd may run this on a thread of its own
+      const trace::Range range(unit.label(), "backward");
       Tensors parameter_gradients(parameters.size());
       variable_list result(1 + std::max<std::size_t>(record.edges.size(), 1));  // first: `call`, no tensor
       {
@@ -150,6 +160,7 @@ struct UnitFunction : torch::autograd::Function<UnitFunction> {
         Tensors results;
         if (record.recompute) {
           inputs = detach_inputs(saved, record.edges);
+          const trace::Range again("recompute", "backward");
           const RandomReplay replay(record.random);
           const at::AutoGradMode graph(true);
           for (at::Tensor& output : unit.compute(inputs)) {

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -61,6 +62,9 @@ class Unit : public torch::nn::Module {
 
   void set_driver(UnitDriver* driver) { driver_ = driver; }
   UnitDriver* driver() const { return driver_; }
+  /// What it is called in traces: its place in the model; its type until somebody says so.
+  void set_label(std::string label) { label_ = std::move(label); }
+  const std::string& label() const { return label_.empty() ? name() : label_; }
   void set_checkpointing(bool on) { checkpointing_ = on; }
   bool checkpointing() const { return checkpointing_; }
   /// Whether training.activation_checkpointing is to recompute this unit.
@@ -81,6 +85,7 @@ class Unit : public torch::nn::Module {
   UnitDriver* driver_ = nullptr;
   UnitObserver* observer_ = nullptr;
   bool checkpointing_ = false;
+  std::string label_;
   std::vector<at::Tensor> externals_;
   std::shared_ptr<const void> kept_;
 };

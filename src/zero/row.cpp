@@ -9,9 +9,12 @@
 #include <algorithm>
 #include <mutex>
 #include <stdexcept>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
+#include "base/ledger.h"
+#include "base/trace.h"
 #include "kernels/host.h"
 #include "nn/tensor_buffer.h"
 
@@ -35,6 +38,17 @@ std::vector<std::int64_t> numels_of(const std::vector<NamedParameter>& parameter
   return numels;
 }
 
+/// The modules that all names have in common; one parameter's is its own.
+std::string common_name(const std::vector<NamedParameter>& parameters) {
+  if (parameters.empty()) return "";
+  const std::string& first = parameters.front().name;
+  const std::string& last = parameters.back().name;
+  if (parameters.size() == 1) return first;
+  const auto differ = std::mismatch(first.begin(), first.end(), last.begin(), last.end()).first;
+  const std::size_t dot = std::string_view(first.begin(), differ).rfind('.');
+  return dot == std::string_view::npos ? first + " ..." : first.substr(0, dot);
+}
+
 /// A storage of this size whose memory can't be read: whoever tries gets the message.
 c10::Storage absent_storage(std::size_t bytes, const std::string& message) {
   c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, at::kCPU), nullptr, false);
@@ -47,6 +61,7 @@ c10::Storage absent_storage(std::size_t bytes, const std::string& message) {
 Row::Row(std::vector<NamedParameter> parameters, std::shared_ptr<comm::Group> group, const Holding& holding,
          Arena gathered)
     : parameters_(std::move(parameters)),
+      name_(common_name(parameters_)),
       group_(std::move(group)),
       holding_(holding),
       arena_(std::move(gathered)),
@@ -106,6 +121,7 @@ void Row::make_absent_storages() {
 
 void Row::rename(const std::vector<NamedParameter>& parameters) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].name = parameters[i].name;
+  name_ = common_name(parameters_);
   if (holding_.keep_whole) return;
   make_absent_storages();
   if (state_ != State::absent) return;
@@ -121,12 +137,14 @@ Range Row::share() const {
 void Row::refresh(comm::Group& group) {
   if (state_ == State::absent) throw std::logic_error("Row::refresh: the row isn't here");
   wait();
+  const base::trace::Subject subject(name_);
   state_ = State::coming;
   coming_ = group.all_gather(
       weights(), std::vector<std::int64_t>(static_cast<std::size_t>(group.size()), slice_.numel()), whole_weights());
 }
 
 void Row::gather(comm::Group& group) {
+  const base::trace::Subject subject(name_);
   const std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()), slice_.numel());
   if (state_ != State::absent) {
     std::erase_if(strays_, [](const Stray& stray) { return stray.work.done(); });
@@ -148,6 +166,7 @@ void Row::gather(comm::Group& group) {
 
 void Row::wait() {
   if (state_ != State::coming) return;
+  const base::trace::Range range("wait for weights", "zero", {{"row", name_}});
   coming_.wait();
   coming_ = comm::Work();
   state_ = State::whole;

@@ -53,6 +53,8 @@ class Row : public std::enable_shared_from_this<Row> {
 
   /// Those taken out are undefined.
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  /// What the parameters' names begin with, "transformer.h.0": for people.
+  const std::string& name() const { return name_; }
   /// The same parameters under their full names.
   void rename(const std::vector<NamedParameter>& parameters);
   const layout::Partition& partition() const { return partition_; }
@@ -100,6 +102,7 @@ class Row : public std::enable_shared_from_this<Row> {
     at::DataPtr memory;
   };
   std::vector<NamedParameter> parameters_;
+  std::string name_;
   std::shared_ptr<comm::Group> group_;
   Holding holding_;
   Arena arena_;

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/trace.h"
 #include "kernels/host.h"
 #include "nn/tensor_buffer.h"
 
@@ -120,6 +121,7 @@ void ShardedOptimizer::launch_ready() {
 void ShardedOptimizer::launch(std::size_t index) {
   TrainedRow& row = *rows_[index];
   Reduction& reduction = reductions_[index];
+  const base::trace::Subject subject(row.row().name());
   if (in_flight_.size() >= max_in_flight) finish(in_flight_.front());
   const int ranks = data_->size();
   base::Buffer local = row.local_gradient();
@@ -158,6 +160,7 @@ void ShardedOptimizer::finish(std::size_t index) {
   const auto found = std::find(in_flight_.begin(), in_flight_.end(), index);
   if (found == in_flight_.end()) return;
   in_flight_.erase(found);
+  const base::trace::Range range("wait for gradients", "zero", {{"row", rows_[index]->row().name()}});
   Reduction& reduction = reductions_[index];
   for (comm::Work& work : reduction.pending) {
     if (gathering_) {
@@ -198,6 +201,7 @@ base::Buffer ShardedOptimizer::mean_gradient(const TrainedRow& row) {
 }
 
 double ShardedOptimizer::reduce() {
+  const base::trace::Range range("reduce", "zero");
   // Gradients that came without begin_backward, or before a boundary that was forced, are still to be reduced.
   if (!local_serves() && launched_ < rows_.size()) {
     reducing_ = true;
@@ -231,6 +235,7 @@ void ShardedOptimizer::update_row(std::size_t index, float factor) {
 }
 
 void ShardedOptimizer::update(float factor) {
+  const base::trace::Range range("update", "zero");
   ++steps_;
   for (std::size_t row = 0; row < rows_.size(); ++row) update_row(row, factor);
   refresh_whole_rows();
