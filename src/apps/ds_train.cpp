@@ -31,7 +31,7 @@ struct Arguments {
   std::string config;
   std::string model, output, resume, export_folder;
   std::vector<std::string> train, validation, set;
-  std::string steps;
+  std::string steps, profile;
   std::vector<int> ranks{1};
   std::string memory;
   bool check = false, plan = false, json = false, print_config = false, print_schema = false, evaluate = false,
@@ -55,6 +55,7 @@ struct Arguments {
       put("data.validation", validation);
     }
     if (!steps.empty()) all.push_back("training.steps=" + steps);
+    if (!profile.empty()) put("training.profile", profiled_steps());
     if (!output.empty()) put("training.output", output);
     if (!resume.empty()) {
       put("training.resume", resume);
@@ -64,6 +65,18 @@ struct Arguments {
     if (!export_folder.empty()) put("training.export", export_folder);
     all.insert(all.end(), set.begin(), set.end());
     return all;
+  }
+
+ private:
+  /// "2:4" as [2, 4]; the table checks the numbers.
+  nlohmann::json profiled_steps() const {
+    long long first = 0, last = 0;
+    int used = 0;
+    if (std::sscanf(profile.c_str(), "%lld:%lld%n", &first, &last, &used) != 2 ||
+        used != static_cast<int>(profile.size())) {
+      throw base::UsageError(fmt::format("--profile: wants FIRST:LAST, got '{}'", profile));
+    }
+    return {first, last};
   }
 };
 
@@ -77,6 +90,10 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--output", a.output, "run folder (training.output)");
   app.add_option("--resume", a.resume, "auto, never, a tag, or a checkpoint's path (training.resume)");
   app.add_option("--export", a.export_folder, "folder for a Hugging Face model at the end (training.export)");
+  app.add_flag(
+         "--profile{2:4}", a.profile,
+         "record what the ranks do in steps FIRST to LAST, 2 to 4 if bare, for ui.perfetto.dev (training.profile)")
+      ->type_name("[=FIRST:LAST]");
   app.add_option("--set", a.set, "PATH=VALUE: sets any configuration key, for example --set optimizer.params.lr=1e-4")
       ->type_name("PATH=VALUE")
       ->take_all();

@@ -419,6 +419,8 @@ class Conflicts {
     double seconds = 0;
     if (const std::string limit = text_of("training.time_limit"); !limit.empty() && !parse_duration(limit, seconds))
       error("training.time_limit", fmt::format("wants seconds or \"HH:MM:SS\", got \"{}\"", limit));
+    if (const json& steps = value("training.profile"); steps.is_array() && (steps.size() != 2 || steps[0] > steps[1]))
+      error("training.profile", fmt::format("wants two steps, [first, last], got {}", show(steps)));
     if (text_of("training.output").empty()) error("training.output", "wants the name of a folder");
   }
 

@@ -101,6 +101,11 @@ void own_sections(Rows& rows) {
           works("resume", string | null, "\"auto\"",
                 "auto = from the output folder's latest checkpoint if there is one, never, or a checkpoint's path."),
           works("export", string | null, "null", "Folder that gets a Hugging Face model at the end."),
+          works(
+              "profile", integers | null, "null",
+              "[FIRST, LAST]: what each rank does in these steps of the run, counted from where it begins, is written "
+              "to trace_rankN.json in the run folder.")
+              .range(">0"),
           works("activation_checkpointing", boolean, "false",
                 "Recompute each block's activations in backward instead of keeping them."),
           works(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "comm/group.h"
 #include "config/config.h"
@@ -11,11 +12,12 @@ namespace deepspeed::train {
 /// The folder of one run (training.output):
 ///   config.json     everything resolved        metrics.jsonl   one object a step
 ///   log.txt         the messages               tensorboard/    event files
-///   checkpoints/    TAG/ and latest
+///   checkpoints/    TAG/ and latest            trace_rankN.json, with training.profile
 struct RunFolder {
   std::filesystem::path root;
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
   std::filesystem::path metrics() const { return root / "metrics.jsonl"; }
+  std::filesystem::path trace(int rank) const { return root / ("trace_rank" + std::to_string(rank) + ".json"); }
   std::filesystem::path tensorboard() const { return root / "tensorboard"; }
 
   /// The folder that the configuration names, whether it is there or not.

@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/ledger.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/on_root.h"
 #include "data/statistics.h"
@@ -29,6 +30,7 @@
 #include "profile/monitor.h"
 #include "profile/progress.h"
 #include "profile/throughput.h"
+#include "train/step_trace.h"
 #include "zero/init.h"
 
 namespace deepspeed::train {
@@ -72,6 +74,15 @@ struct MemoryPeaks {
     peaks.host = static_cast<std::int64_t>(bytes[ledger::categories + 1]);
     ledger::reset_peaks();
     return peaks;
+  }
+
+  /// The larger of both, each by itself.
+  void include(const MemoryPeaks& other) {
+    if (categories.empty()) categories = other.categories;
+    for (std::size_t c = 0; c < categories.size(); ++c) {
+      categories[c].second = std::max(categories[c].second, other.categories[c].second);
+    }
+    host = std::max(host, other.host);
   }
 
   /// "parameters 1.2 GB, optimizer 3.4 GB"
@@ -284,6 +295,7 @@ std::string Trainer::load_weights() {
 
 void Trainer::save() {
   if (saved_step_ == engine_->global_steps()) return;
+  const base::trace::Range range("save", "train");
   const Clock::time_point start = Clock::now();
   const std::string tag = fmt::format("global_step{}", engine_->global_steps());
   engine_->save_checkpoint(folder_.checkpoints(), tag, {{"seed", seed_}, {"evaluation_due", evaluation_due_}}, true,
@@ -312,6 +324,7 @@ void Trainer::set_notice() {
 }
 
 std::optional<Evaluation> Trainer::evaluate() {
+  const base::trace::Range range("evaluate", "train");
   if (validation_tokens_ == nullptr) {
     throw base::ConfigError(
         "data.validation: nothing to evaluate on; give a file here or with --validation FILE, or a fraction of "
@@ -347,13 +360,17 @@ std::optional<Evaluation> Trainer::evaluate() {
 }
 
 double Trainer::train_step() {
+  const base::trace::Range range(fmt::format("step {}", engine_->global_steps() + 1), "train");
   const std::int64_t micro_batch = engine_->train_micro_batch_size_per_gpu();
   at::Tensor inputs = at::empty({micro_batch, sequence_length_}, at::kLong);
   at::Tensor targets = at::empty_like(inputs);
   const std::int64_t position = engine_->global_samples();
   double loss_sum = 0;
   for (std::int64_t micro = 0; micro < engine_->gradient_accumulation_steps(); ++micro) {
-    batches_->read(position, micro, group_->rank(), span_of(inputs), span_of(targets));
+    {
+      const base::trace::Range reading("data", "train");
+      batches_->read(position, micro, group_->rank(), span_of(inputs), span_of(targets));
+    }
     // Dropout's randomness follows from the place in the run, so that a resumed run draws what the whole one drew.
     at::manual_seed(
         mix(mix(mix(seed_ + static_cast<std::uint64_t>(engine_->global_steps())) + static_cast<std::uint64_t>(micro)) +
@@ -435,6 +452,8 @@ int Trainer::run() {
 
   engine_->train();
   profile::Throughput throughput;
+  StepTrace trace(*group_, config_, folder_);
+  MemoryPeaks most;
   const Clock::time_point started = Clock::now();
   std::optional<Evaluation> evaluation;
   bool stop = false;
@@ -461,6 +480,7 @@ int Trainer::run() {
   while (engine_->global_steps() < steps_ && !stop && !out_of_time) {
     const double lr = engine_->get_lr()[0];
     const double scale = engine_->loss_scale();
+    trace.before(engine_->global_steps() - start_step + 1);
     const Clock::time_point step_started = Clock::now();
     // One small reduction a step carries all that ranks must agree on.
     double shared[3] = {train_step() / group_->size(), signals_.requested() ? 1.0 : 0.0,
@@ -473,6 +493,7 @@ int Trainer::run() {
     const std::int64_t step = engine_->global_steps();
     const MemoryPeaks memory = MemoryPeaks::of(*group_);
     if (step == start_step + 1) log::info("memory: {} at most in the first step", memory.text());
+    most.include(memory);
     if (speaks) {
       profile::StepMetrics line;
       line.step = step;
@@ -509,9 +530,11 @@ int Trainer::run() {
       stop = evaluation_due_;
     }
     if (stop || last || (save_every > 0 && step % save_every == 0)) save();
+    trace.after(step - start_step, stop || last);
   }
   progress.reset();
   monitors.flush();
+  if (!most.categories.empty()) log::info("memory: {} at most in the run", most.text());
   save();  // where no step was left: the weights may come from elsewhere
   if (stop && (engine_->global_steps() < steps_ || evaluation_due_)) {
     log::info("stopped at {} by {}; run the same command again to go on", step_of(engine_->global_steps(), steps_),
