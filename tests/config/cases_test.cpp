@@ -346,6 +346,8 @@ TEST(Conflicts, SayDeepSpeedsWords) {
       {R"("zero_optimization": {"leaf_module": []})",
        "leaf_module configuration must be a mapping of fields to values"},
       {R"("model": {"path": "a", "type": "gpt2"})", "a model has either a path or a type"},
+      {R"("training": {"profile": [4, 2]})", "training.profile: wants two steps, [first, last], got [4,2]"},
+      {R"("training": {"profile": [2]})", "training.profile: wants two steps, [first, last], got [2]"},
       {R"("training": {"time_limit": "1:2"})", "wants seconds or \"HH:MM:SS\""},
   };
   for (const auto& [members, words] : rows) EXPECT_THAT(refusal(with(members)), HasSubstr(words)) << members;

@@ -9,9 +9,12 @@
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <optional>
+#include <thread>
 
 #include "base/ledger.h"
+#include "nn/unit.h"
 
 namespace deepspeed::nn {
 namespace {
@@ -46,6 +49,27 @@ TEST(CountedAllocations, GoToTheCategoryOfTheirScopeAndLeaveIt) {
   EXPECT_EQ(ledger::current(Category::optimizer), before + 2000);
   kept = at::Tensor();  // outside of the scope
   EXPECT_EQ(ledger::current(Category::optimizer), before);
+}
+
+// Autograd may run a unit's backward on a thread of its own.
+TEST(CountedAllocations, WhatAUnitMakesAreActivations) {
+  struct Twice : Unit {
+    Tensors compute(const Tensors& inputs) override { return {inputs[0] * 2, inputs[0] * inputs[0]}; }
+  };
+  count_allocations();
+  const std::int64_t before = ledger::current(Category::activations);
+  const auto unit = std::make_shared<Twice>();
+  const at::Tensor x = at::ones({1000}).requires_grad_(true);
+  {
+    Unit::Tensors y = unit->run({x});
+    EXPECT_EQ(ledger::current(Category::activations), before + 2 * 4000);
+    const at::Tensor sum = (y[0] + y[1]).sum();
+    y.clear();
+    ledger::reset_peaks();
+    std::thread([&] { sum.backward(); }).join();
+    EXPECT_GT(ledger::peak(Category::activations), before);
+  }
+  EXPECT_EQ(x.grad()[0].item<float>(), 4);
 }
 
 TEST(CountedAllocations, WorkWithRawMemoryAndProducts) {

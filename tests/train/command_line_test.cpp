@@ -41,6 +41,7 @@ TEST(CommandLine, RefusedOnceForTheJob) {
   const Workspace work;
   for (const int ranks : {0, 2}) {
     expect_refused(work, work.train(ranks, tiny_config(), {"--stepz", "3"}), 2, {"--stepz", "ds_train --help"});
+    expect_refused(work, work.train(ranks, tiny_config(), {"--profile=2-4"}), 2, {"--profile", "FIRST:LAST"});
     expect_refused(work, work.run(ranks, DS_TRAIN, {}), 2, {"ds_train config.json"});
     expect_refused(work, work.run(ranks, DS_TRAIN, {"nowhere.json"}), 3, {"nowhere.json", "no such file"});
     expect_refused(work, work.train(ranks, tiny_config(), {"--set", "trainng.steps=3"}), 3,

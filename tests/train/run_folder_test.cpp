@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "workspace.h"
 
@@ -47,6 +48,10 @@ TEST(RunFolder, HoldsWhatTheRunWas) {
     for (const json& key : keys) EXPECT_TRUE(line.contains(key)) << key << " of " << line;
     EXPECT_EQ(line.at("tokens"), step * 8 * 16);
     EXPECT_EQ(line.at("skipped"), false);
+    const auto bytes = line.at("memory").get<std::map<std::string, std::int64_t>>();
+    EXPECT_EQ(bytes.at("optimizer"), 2 * bytes.at("parameters")) << "Adam in fp32";
+    EXPECT_GE(bytes.at("total"), bytes.at("optimizer") + bytes.at("parameters"));
+    EXPECT_GT(bytes.at("activations"), 0);
     (step == 1 ? first : last) = line.at("loss");
   }
   EXPECT_EQ(step, 20);
