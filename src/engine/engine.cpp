@@ -50,13 +50,7 @@ zero::Settings settings_of(const config::Config& config, const Precision& precis
   zero::Settings settings;
   settings.placement = layout::Placement::of_stage(static_cast<int>(elements("stage")));
   settings.accumulation = precision.accumulation;
-  if (const auto name = config.find<std::string>("communication_data_type")) {
-    base::Dtype type = base::Dtype::f32;
-    if (!base::parse_dtype(*name, type)) {
-      throw base::ConfigError(fmt::format("communication_data_type: '{}' is none of fp32, fp16, bf16", *name));
-    }
-    settings.communication = type;
-  }
+  settings.communication = dtype_at(config, "communication_data_type");
   const auto n = static_cast<float>(ranks);
   const auto predivide = static_cast<float>(config.get<double>("gradient_predivide_factor"));
   if (config.get<std::string>("gradient_allreduce_op") == "mean") {

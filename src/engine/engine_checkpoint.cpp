@@ -120,6 +120,7 @@ void Engine::save_checkpoint(const std::filesystem::path& folder, std::string ta
 
 nlohmann::json Engine::load_checkpoint(const std::filesystem::path& folder, const std::string& tag,
                                        const LoadOptions& options) {
+  optimizer_->gatherer().finish();  // some rank may want weights still before it comes to read
   return load_checkpoint(checkpoint::Reader::open(*group_, folder, tag.empty() ? checkpoint::latest_tag(folder) : tag),
                          options);
 }
@@ -166,6 +167,8 @@ nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const L
                                             optimizer_->rule().name()));
   }
 
+  // What was gathered before would keep the old weights.
+  optimizer_->gatherer().finish();
   // Weights of any type are read as they are stored and converted once.
   const auto read = [&](const std::string& tensor, std::int64_t offset, const base::Buffer& out) {
     const checkpoint::TensorInfo* info = reader.find(tensor);

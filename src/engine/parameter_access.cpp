@@ -150,6 +150,8 @@ void Engine::safe_set_full_fp32_param(const at::Tensor& parameter, const at::Ten
   const auto part = part_of(parameter);
   if (!part) return;
   const at::Tensor flat = flat_fp32(value, parameter.numel());
+  // What is here for later use differs between ranks, and would be of the old value.
+  optimizer_->gatherer().finish();
   set_master(*part, nn::view(flat, part->before, part->own));
   optimizer_->refresh_whole_rows();
 }

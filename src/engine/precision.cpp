@@ -7,6 +7,16 @@
 
 namespace deepspeed::engine {
 
+std::optional<base::Dtype> dtype_at(const config::Config& config, const std::string& key) {
+  const auto name = config.find<std::string>(key);
+  if (!name) return std::nullopt;
+  base::Dtype type = base::Dtype::f32;
+  if (!base::parse_dtype(*name, type)) {
+    throw base::ConfigError(fmt::format("{}: '{}' is none of fp32, fp16, bf16", key, *name));
+  }
+  return type;
+}
+
 Precision precision_of(const config::Config& config, bool accelerator) {
   Precision precision;
   if (config.get<bool>("fp16.enabled")) {
@@ -25,11 +35,7 @@ Precision precision_of(const config::Config& config, bool accelerator) {
   }
   if (config.get<std::string>("training.on_nan") == "skip") precision.skip_non_finite = true;
   precision.accumulation = precision.working;
-  if (const auto name = config.find<std::string>("data_types.grad_accum_dtype")) {
-    if (!base::parse_dtype(*name, precision.accumulation)) {
-      throw base::ConfigError(fmt::format("data_types.grad_accum_dtype: '{}' is none of fp32, fp16, bf16", *name));
-    }
-  }
+  if (const auto type = dtype_at(config, "data_types.grad_accum_dtype")) precision.accumulation = *type;
   return precision;
 }
 

@@ -41,10 +41,6 @@ Gatherer::~Gatherer() {
   }
 }
 
-std::size_t Gatherer::index_of(const Row* row) const {
-  return index_.at(row);
-}
-
 void Gatherer::announce(std::size_t wish) {
   announced_ = std::make_unique<Announcement>();
   announced_->value = static_cast<double>(wish);
@@ -177,7 +173,7 @@ void Gatherer::begin_pass() {
 void Gatherer::use(std::span<Row* const> rows) {
   if (rows_.empty() || rows.empty()) return;
   for (Row* row : rows) {
-    const std::size_t index = index_of(row);
+    const std::size_t index = index_.at(row);
     note_use(index);
     ++row->users;
     fetch(index);
@@ -189,7 +185,7 @@ void Gatherer::done(std::span<Row* const> rows) {
   if (rows_.empty()) return;
   for (Row* row : rows) {
     if (--row->users > 0) continue;
-    const std::size_t index = index_of(row);
+    const std::size_t index = index_.at(row);
     if (stays(index) && live() <= settings_.max_live) continue;
     let_go(index);
   }

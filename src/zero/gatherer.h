@@ -50,7 +50,6 @@ class Gatherer {
   /// Elements that are here or on their way, and the most there ever were.
   std::int64_t live() const;
   std::int64_t peak_live() const { return peak_live_; }
-  void reset_peak() { peak_live_ = live(); }
   /// Gathers so far, and those that were under way before the row was asked for.
   std::int64_t gathers() const { return gathers_; }
   std::int64_t ahead() const { return ahead_count_; }
@@ -62,7 +61,6 @@ class Gatherer {
   };
   std::size_t pass() const { return rows_.size(); }
   std::size_t end() const { return rows_.size() + 1; }
-  std::size_t index_of(const Row* row) const;
   void announce(std::size_t wish);
   std::size_t resolve();
   void start(std::size_t index);

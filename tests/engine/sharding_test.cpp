@@ -222,6 +222,33 @@ TEST(ShardingRanks, ValuesOfShardedParametersCanBeReadAndWritten) {
   }
 }
 
+// Rank 0 alone holds gathered weights that it may use again.
+TEST(ShardingRanks, WhatOneRankHasGatheredFollowsToo) {
+  auto model = std::make_shared<Model>(0.5);
+  auto engine = engine_for(model, sgd(3));
+  for (int step = 0; step < 2; ++step) {
+    engine->backward(engine->forward([&] { return model->loss(input(step)); }));
+    engine->step();
+  }
+  const auto ahead = [&] {
+    if (world()->rank() == 0) engine->forward([&] { return model->loss(1); });
+  };
+  const Folder folder("ahead_");
+  engine->save_checkpoint(folder.path);
+  const std::vector<float> saved = weights_of(*engine);
+  ahead();
+  engine->safe_set_full_fp32_param(model->first->w, at::full({10}, 3.0));
+  {
+    const zero::GatheredParameters whole({model->first->w});
+    EXPECT_TRUE(at::equal(model->first->w.detach(), at::full({10}, 3.0)));
+  }
+  ahead();
+  engine->load_checkpoint(folder.path);
+  EXPECT_EQ(weights_of(*engine), saved);
+  const double loss = engine->forward([&] { return model->loss(1); }).item<double>();
+  EXPECT_NEAR(world()->all_reduce_value(loss), loss * world()->size(), 1e-9);
+}
+
 TEST(ShardingRanks, GroupsOfParametersHaveTheirOwnOptions) {
   for (const int stage : {0, 1, 2, 3}) {
     auto model = std::make_shared<Model>(0.5);
