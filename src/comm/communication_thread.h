@@ -58,6 +58,9 @@ class CommunicationThread {
 
   bool check() const { return check_; }
 
+  /// Whether no call was given up. On the thread only.
+  bool sound() const { return sound_; }
+
  private:
   friend class Channel;
   struct Operation;

@@ -13,6 +13,8 @@ struct Ending {
   int code = 0;
   /// What went wrong, without the rank; empty if nothing did.
   std::string message;
+  /// Whether it gave up a call that MPI may still work on.
+  bool stuck = false;
 };
 
 /// "3", "0-2, 5": ascending ranks, as short as it goes.

@@ -46,9 +46,10 @@ constexpr std::size_t longest_message = 16384;
 
 enum Tag : int { tag_report = 1, tag_verdict = 2, tag_departed = 3 };
 
-/// What goes over the wire: code, length of host, host, message.
+/// What goes over the wire: code, stuck or not, length of host, host, message.
 std::vector<char> pack(const Ending& ending) {
-  const std::array<std::int32_t, 2> head{ending.code, static_cast<std::int32_t>(ending.host.size())};
+  const std::array<std::int32_t, 3> head{ending.code, ending.stuck ? 1 : 0,
+                                         static_cast<std::int32_t>(ending.host.size())};
   std::vector<char> bytes(sizeof head);
   std::memcpy(bytes.data(), head.data(), sizeof head);
   bytes.insert(bytes.end(), ending.host.begin(), ending.host.end());
@@ -57,10 +58,11 @@ std::vector<char> pack(const Ending& ending) {
 }
 
 Ending unpack(int rank, const std::vector<char>& bytes) {
-  std::array<std::int32_t, 2> head{};
+  std::array<std::int32_t, 3> head{};
   std::memcpy(head.data(), bytes.data(), sizeof head);
-  const auto host_end = bytes.begin() + static_cast<std::ptrdiff_t>(sizeof head) + head[1];
-  return {rank, std::string(bytes.begin() + sizeof head, host_end), head[0], std::string(host_end, bytes.end())};
+  const auto host_end = bytes.begin() + static_cast<std::ptrdiff_t>(sizeof head) + head[2];
+  return {rank, std::string(bytes.begin() + sizeof head, host_end), head[0], std::string(host_end, bytes.end()),
+          head[1] != 0};
 }
 
 void say(const std::string& text) {
@@ -81,10 +83,12 @@ class Conclusion {
   /// Reports this rank's ending, the first one that it is told; returns the job's exit code.
   int conclude(Ending own) {
     if (decided_) return code_;
+    std::fflush(nullptr);  // the job may be ended as soon as all have reported
     own.message.resize(std::min(own.message.size(), longest_message));
     thread_
         .run([this, own] {
           own_ = own;
+          own_->stuck = !thread_.sound();
           own_since_ = Clock::now();
           report();
         })
@@ -129,6 +133,10 @@ class Conclusion {
     while (arrived(MPI_ANY_SOURCE, tag_report, status)) take(unpack(status.MPI_SOURCE, fetch(status)));
     const Clock::time_point now = Clock::now();
     if (static_cast<int>(endings_.size()) == control_.size) {
+      // A rank that gave up a call can't leave MPI. Were it just to end, the others would wait for it in MPI_Finalize,
+      // and launchers are at a loss then (Open MPI's hangs or crashes at times).
+      const auto is_stuck = [](const Ending& ending) { return ending.stuck; };
+      if (std::any_of(endings_.begin(), endings_.end(), is_stuck)) end_all(endings_);
       const Verdict verdict = judge(program_, endings_, control_.size);
       say(verdict.text);
       for (int rank = 1; rank < control_.size; ++rank) {
@@ -235,10 +243,10 @@ class Conclusion {
 Ending ending_of(const std::function<int()>& body, const std::string& host, int rank) {
   using base::ExitCode;
   const auto failed = [&](ExitCode code, const std::string& message) {
-    return Ending{rank, host, static_cast<int>(code), message.empty() ? "failed without a message" : message};
+    return Ending{rank, host, static_cast<int>(code), message.empty() ? "failed without a message" : message, false};
   };
   try {
-    return {rank, host, body(), ""};
+    return {rank, host, body(), "", false};
   } catch (const GroupError& error) {
     return failed(error.code(), error.everywhere());
   } catch (const base::Error& error) {
