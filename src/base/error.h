@@ -47,6 +47,13 @@ using CommError = ErrorOf<ExitCode::comm>;
 using DivergedError = ErrorOf<ExitCode::diverged>;
 using DeviceError = ErrorOf<ExitCode::device>;
 
+/// Host memory ran out. The message is the same wherever that shows: who asked last says little of who holds the rest,
+/// and ranks that fail alike are told in one line.
+class MemoryError : public Error {
+ public:
+  MemoryError();
+};
+
 /// "PATH: No such file or directory" style text of an errno value.
 std::string system_error(const std::string& what, int error_number);
 

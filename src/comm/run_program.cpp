@@ -252,7 +252,7 @@ Ending ending_of(const std::function<int()>& body, const std::string& host, int 
   } catch (const base::Error& error) {
     return failed(error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    return failed(ExitCode::failure, "out of host memory");
+    return failed(ExitCode::failure, base::MemoryError().what());
   } catch (const std::exception& error) {
     return failed(ExitCode::failure, error.what());
   } catch (...) {

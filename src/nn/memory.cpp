@@ -4,11 +4,13 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <sys/mman.h>
 
 #include <cstdint>
 #include <cstring>
 #include <new>
 
+#include "base/error.h"
 #include "base/ledger.h"
 
 namespace deepspeed::nn {
@@ -22,9 +24,33 @@ struct alignas(64) Header {
   std::uint64_t mark;
   std::int64_t bytes;
   ledger::Category category;
+  bool own_pages;
 
   std::uint64_t own_mark() const { return reinterpret_cast<std::uintptr_t>(this) ^ 0x64732d6c65646772; }
 };
+
+/// What doesn't come and go with every step gets pages of its own, which go back to the system at once. On the heap the
+/// whole weights of a unit, which are there only until zero::Init shards them, would leave a hole, and the first small
+/// block in it keeps the next unit's weights out: a sharded model would take as much as a whole one.
+bool has_own_pages(ledger::Category category, std::size_t bytes) {
+  using ledger::Category;
+  const bool lasts = category == Category::other || category == Category::parameters || category == Category::optimizer;
+  return lasts && bytes >= 128 * 1024;  // below, half-used pages would cost as much
+}
+
+/// Instead of torch's own error, which is a place in torch and a stack trace.
+void* system_memory(std::size_t bytes, bool own_pages) {
+  if (own_pages) {
+    void* pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED) throw base::MemoryError();
+    return pages;
+  }
+  try {
+    return c10::alloc_cpu(bytes);
+  } catch (const c10::Error&) {
+    throw base::MemoryError();
+  }
+}
 
 /// Also gets blocks from before the count: torch's oneDNN layer frees by raw_deallocate of whatever allocator is there
 /// by then. They have no mark; in front of an aligned block of the heap there is always memory that can be read.
@@ -34,15 +60,21 @@ void free_counted(void* data) {
   if (header->mark != header->own_mark()) return c10::free_cpu(data);
   header->mark = 0;
   ledger::charge(header->category, -header->bytes);
-  c10::free_cpu(header);
+  if (header->own_pages) {
+    ::munmap(header, static_cast<std::size_t>(header->bytes) + sizeof(Header));
+  } else {
+    c10::free_cpu(header);
+  }
 }
 
 class CountingAllocator final : public c10::Allocator {
  public:
   at::DataPtr allocate(std::size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &free_counted, at::kCPU};
-    auto* header =
-        new (c10::alloc_cpu(bytes + sizeof(Header))) Header{0, static_cast<std::int64_t>(bytes), ledger::category()};
+    const ledger::Category category = ledger::category();
+    const bool own_pages = has_own_pages(category, bytes);
+    auto* header = new (system_memory(bytes + sizeof(Header), own_pages))
+        Header{0, static_cast<std::int64_t>(bytes), category, own_pages};
     header->mark = header->own_mark();
     ledger::charge(header->category, header->bytes);
     return {header + 1, header + 1, &free_counted, at::kCPU};

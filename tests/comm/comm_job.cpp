@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -33,6 +34,10 @@ int body(Process& process, const std::string& scenario) {
   if (scenario == "preempted") return 75;
   if (scenario == "config") {
     throw deepspeed::base::ConfigError("zero_optimization.stage: 7 is not a stage; use 0, 1, 2 or 3");
+  }
+  if (scenario == "no_memory") {
+    if (rank == last) throw deepspeed::base::MemoryError();
+    throw std::bad_alloc();
   }
   if (scenario == "most") {
     if (rank == 0) return 0;

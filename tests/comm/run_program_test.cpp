@@ -80,6 +80,13 @@ TEST(RunProgram, AnErrorOfAllRanksIsToldOnce) {
   }
 }
 
+TEST(RunProgram, MemoryThatRanOutIsToldOnceWhereverItShowed) {
+  const Outcome outcome = job(2, "no_memory");
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(std::count(outcome.text.begin(), outcome.text.end(), '\n'), 1) << outcome.text;
+  EXPECT_THAT(outcome.text, AllOf(StartsWith("comm_job: error: out of host memory: "), HasSubstr("ds_train --plan")));
+}
+
 TEST(RunProgram, AnErrorOfSomeRanksNamesThem) {
   const Outcome outcome = job(4, "most");
   EXPECT_EQ(outcome.status, 4);

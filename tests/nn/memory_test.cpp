@@ -8,11 +8,14 @@
 #include <ATen/ops/ones.h>
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <memory>
 #include <optional>
 #include <thread>
+#include <vector>
 
+#include "base/error.h"
 #include "base/ledger.h"
 #include "nn/unit.h"
 
@@ -84,6 +87,35 @@ TEST(CountedAllocations, WorkWithRawMemoryAndProducts) {
     EXPECT_EQ(at::matmul(a, a)[0][0].item<float>(), 64);
   }
   EXPECT_EQ(ledger::current(Category::buckets), before);
+}
+
+TEST(CountedAllocations, MemoryThatIsNotThereIsAClearError) {
+  count_allocations();
+  for (const Category category : {Category::activations, Category::optimizer}) {
+    const ledger::Scope scope(category);
+    const std::int64_t before = ledger::current(category);
+    EXPECT_THROW(at::empty({std::int64_t{1} << 50}), base::MemoryError);
+    EXPECT_EQ(ledger::current(category), before);
+  }
+}
+
+// What a model's weights are made in leaves no hole behind, also where something small was kept meanwhile.
+TEST(CountedAllocations, WhatLastsStaysOffTheHeap) {
+  count_allocations();
+  const auto heap = [] {
+    const struct mallinfo2 all = ::mallinfo2();
+    return all.arena + all.hblkhd;
+  };
+  std::vector<std::unique_ptr<char[]>> small;
+  const std::size_t before = heap();
+  for (int i = 0; i < 50; ++i) {
+    const at::Tensor whole = at::ones({1 << 18});
+    small.push_back(std::make_unique<char[]>(1000));
+  }
+  const ledger::Scope scope(Category::optimizer);
+  const at::Tensor kept = at::ones({1 << 18});
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(kept.data_ptr()) % 64, 0U);
+  EXPECT_LT(heap(), before + (1 << 20));
 }
 
 }  // namespace
