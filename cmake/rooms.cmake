@@ -77,12 +77,13 @@ function(ds_ranks_test name)
   endforeach()
 endfunction()
 
-# ds_test(ROOM SOURCES file... [USES room...] [LINK target...] [RANKS n...] [TIMEOUT seconds])
+# ds_test(ROOM SOURCES file... [USES room...] [LINK target...] [RANKS n...] [CAMPAIGN] [TIMEOUT seconds])
 #
 # The room's one test program. Test suites whose name ends in "Ranks" run under mpirun at each of RANKS, the others
-# alone as ROOM.unit. Data lies in tests/data (macro DS_TEST_DATA).
+# alone as ROOM.unit. With CAMPAIGN there are suites whose name ends so: too large for each run, they are ROOM.campaign,
+# which takes `ctest -C campaign`. Data lies in tests/data (macro DS_TEST_DATA).
 function(ds_test room)
-  cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;USES;LINK;RANKS" ${ARGN})
+  cmake_parse_arguments(TEST "CAMPAIGN" "TIMEOUT" "SOURCES;USES;LINK;RANKS" ${ARGN})
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 120)
   endif()
@@ -107,9 +108,15 @@ function(ds_test room)
     endif()
   endforeach()
   target_link_libraries(${target} PRIVATE ${TEST_LINK} GTest::gtest GTest::gmock ds_options)
-  add_test(NAME ${room}.unit COMMAND ${target} --gtest_filter=-*Ranks.* WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-  set_tests_properties(${room}.unit PROPERTIES TIMEOUT ${TEST_TIMEOUT} LABELS unit
-    ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;KOKKOS_DISABLE_WARNINGS=1")
+  set(environment "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;KOKKOS_DISABLE_WARNINGS=1")
+  add_test(NAME ${room}.unit COMMAND ${target} --gtest_filter=-*Ranks.*:*Campaign.* WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(${room}.unit PROPERTIES TIMEOUT ${TEST_TIMEOUT} LABELS unit ENVIRONMENT "${environment}")
+  if(TEST_CAMPAIGN)
+    add_test(NAME ${room}.campaign COMMAND ${target} --gtest_filter=*Campaign.* CONFIGURATIONS campaign
+             WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+    set_tests_properties(${room}.campaign PROPERTIES TIMEOUT ${TEST_TIMEOUT} LABELS campaign PROCESSORS 2
+      ENVIRONMENT "${environment}")
+  endif()
   if(TEST_RANKS)
     ds_ranks_test(${room} RANKS ${TEST_RANKS} TIMEOUT ${TEST_TIMEOUT}
                   COMMAND $<TARGET_FILE:${target}> --gtest_filter=*Ranks.*)
