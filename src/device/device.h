@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/handle.h"
+#include "device/layers.h"
 
 /// The accelerator, seen through one table of plain functions. All CUDA and NCCL code lies in a plug-in library that is
 /// opened at run time where a driver and a device exist; without it everything here still links and answers why not.
@@ -76,7 +77,7 @@ enum class Reduction { sum, max, min };
 
 using NcclId = std::array<char, 128>;
 
-inline constexpr std::uint32_t table_version = 1;
+inline constexpr std::uint32_t table_version = 2;
 /// Elements of fp64 device memory that `sum_of_squares` needs to work in.
 inline constexpr std::size_t norm_scratch = 1024;
 
@@ -125,6 +126,24 @@ struct Table {
                          double* scratch, Stream stream);
   /// output = round(input * scale), between fp32, bf16 and fp16; equal numel. In place only for equal types.
   void (*cast)(ConstBuffer input, Buffer output, float scale, Stream stream);
+
+  // Layers of a transformer; device/layers.h says what each reads and writes.
+  void (*layer_norm_forward)(const NormForward& norm, Stream stream);
+  void (*layer_norm_backward)(const NormBackward& norm, Stream stream);
+  void (*rms_norm_forward)(const NormForward& norm, Stream stream);
+  void (*rms_norm_backward)(const NormBackward& norm, Stream stream);
+  void (*gelu_forward)(const GeluForward& gelu, Stream stream);
+  void (*gelu_backward)(const GeluBackward& gelu, Stream stream);
+  void (*column_sum)(const ColumnSum& sum, Stream stream);
+  void (*swiglu_forward)(const SwigluForward& swiglu, Stream stream);
+  void (*swiglu_backward)(const SwigluBackward& swiglu, Stream stream);
+  void (*rope)(const Rope& rope, Stream stream);
+  void (*cross_entropy)(const CrossEntropy& loss, Stream stream);
+  /// `losses` [rows] of `cross_entropy`, or null to count the targets alone (sum and mean 0), before it.
+  void (*loss_sum)(const float* losses, const std::int64_t* targets, std::int64_t rows, std::int64_t ignored,
+                   LossSum* result, Stream stream);
+  void (*embedding_backward)(const EmbeddingBackward& embedding, Stream stream);
+  std::size_t (*embedding_scratch)(std::int64_t count, std::int64_t width);
 
   NcclId (*nccl_id)();
   /// Collective over the `size` ranks that hold the same id; not between group_begin and group_end.
