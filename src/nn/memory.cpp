@@ -32,10 +32,9 @@ struct alignas(64) Header {
 /// What doesn't come and go with every step gets pages of its own, which go back to the system at once. On the heap the
 /// whole weights of a unit, which are there only until zero::Init shards them, would leave a hole, and the first small
 /// block in it keeps the next unit's weights out: a sharded model would take as much as a whole one.
-bool has_own_pages(ledger::Category category, std::size_t bytes) {
+bool lasts(ledger::Category category) {
   using ledger::Category;
-  const bool lasts = category == Category::other || category == Category::parameters || category == Category::optimizer;
-  return lasts && bytes >= 128 * 1024;  // below, half-used pages would cost as much
+  return category == Category::other || category == Category::parameters || category == Category::optimizer;
 }
 
 /// Instead of torch's own error, which is a place in torch and a stack trace.
@@ -67,18 +66,19 @@ void free_counted(void* data) {
   }
 }
 
+at::DataPtr counted_memory(std::size_t bytes, bool own_pages) {
+  if (bytes == 0) return {nullptr, nullptr, &free_counted, at::kCPU};
+  own_pages = own_pages && bytes >= 128 * 1024;  // below, half-used pages would cost as much as the holes
+  auto* header = new (system_memory(bytes + sizeof(Header), own_pages))
+      Header{0, static_cast<std::int64_t>(bytes), ledger::category(), own_pages};
+  header->mark = header->own_mark();
+  ledger::charge(header->category, header->bytes);
+  return {header + 1, header + 1, &free_counted, at::kCPU};
+}
+
 class CountingAllocator final : public c10::Allocator {
  public:
-  at::DataPtr allocate(std::size_t bytes) override {
-    if (bytes == 0) return {nullptr, nullptr, &free_counted, at::kCPU};
-    const ledger::Category category = ledger::category();
-    const bool own_pages = has_own_pages(category, bytes);
-    auto* header = new (system_memory(bytes + sizeof(Header), own_pages))
-        Header{0, static_cast<std::int64_t>(bytes), category, own_pages};
-    header->mark = header->own_mark();
-    ledger::charge(header->category, header->bytes);
-    return {header + 1, header + 1, &free_counted, at::kCPU};
-  }
+  at::DataPtr allocate(std::size_t bytes) override { return counted_memory(bytes, lasts(ledger::category())); }
   at::DeleterFnPtr raw_deleter() const override { return &free_counted; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
 };
@@ -92,6 +92,10 @@ void count_allocations() {
     return true;
   }();
   static_cast<void>(set);
+}
+
+at::DataPtr own_pages(std::size_t bytes) {
+  return counted_memory(bytes, true);
 }
 
 }  // namespace deepspeed::nn

@@ -11,13 +11,15 @@
 #include <mutex>
 #include <utility>
 
+#include "nn/memory.h"
 #include "nn/tensor_buffer.h"
 
 namespace deepspeed::zero {
 
 struct Arena::Pool {
-  explicit Pool(base::ledger::Category what) : category(what) {}
+  Pool(base::ledger::Category what, Holds how_much) : category(what), holds(how_much) {}
   const base::ledger::Category category;
+  const Holds holds;
   std::mutex mutex;
   std::multimap<std::int64_t, at::DataPtr> free;
   std::int64_t held = 0;
@@ -29,7 +31,8 @@ struct Arena::Pool {
     const auto found = free.find(bytes);
     if (found == free.end()) {
       const base::ledger::Scope scope(category);
-      return c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(bytes));
+      const auto size = static_cast<std::size_t>(bytes);
+      return holds == Holds::all ? nn::own_pages(size) : c10::GetCPUAllocator()->allocate(size);
     }
     at::DataPtr data = std::move(found->second);
     free.erase(found);
@@ -40,7 +43,7 @@ struct Arena::Pool {
   void give(std::int64_t bytes, at::DataPtr data) {
     const std::lock_guard lock(mutex);
     // What no longer fits the requests makes room for what does.
-    while (!free.empty() && held + bytes > 2 * largest) {
+    while (holds == Holds::two && !free.empty() && held + bytes > 2 * largest) {
       held -= free.begin()->first;
       free.erase(free.begin());
     }
@@ -65,7 +68,7 @@ struct Piece {
 
 }  // namespace
 
-Arena::Arena(base::ledger::Category category) : pool_(std::make_shared<Pool>(category)) {}
+Arena::Arena(base::ledger::Category category, Holds holds) : pool_(std::make_shared<Pool>(category, holds)) {}
 
 at::DataPtr Arena::take(std::int64_t bytes) {
   auto piece = std::make_unique<Piece<Pool>>(Piece<Pool>{pool_, bytes, pool_->take(bytes)});

@@ -30,7 +30,15 @@ std::vector<std::int64_t> even_counts(std::int64_t numel, int ranks) {
 ShardedOptimizer::ShardedOptimizer(std::shared_ptr<comm::Group> data, std::vector<ModelRow> rows,
                                    std::vector<optim::Hyper> hypers, std::unique_ptr<optim::UpdateRule> rule,
                                    const Settings& settings)
-    : data_(std::move(data)), hypers_(std::move(hypers)), rule_(std::move(rule)), settings_(settings) {
+    : data_(std::move(data)),
+      hypers_(std::move(hypers)),
+      rule_(std::move(rule)),
+      settings_(settings),
+      // A slice would come to lie in the memory of the whole gradient that it was reduced from, and keep the rest of
+      // it: sharded gradients took as much as whole ones.
+      means_(optimizer_sharded() && each_is_reduced() && data_->size() > 1
+                 ? Arena(base::ledger::Category::gradients, Arena::Holds::all)
+                 : gradients_) {
   std::vector<Row*> released;
   for (ModelRow& row : rows) {
     if (!row.row->holding().keep_whole) released.push_back(row.row.get());
@@ -133,7 +141,7 @@ void ShardedOptimizer::launch(std::size_t index) {
   if (settings_.before != 1) kernels::scale(local, settings_.before);
   // Where it becomes the sum it is one already.
   const bool becomes_sum = !reduction.has_sum && settings_.accumulation == base::Dtype::f32;
-  reduction.incoming = (becomes_sum ? gradients_ : buckets_).tensor(row.owned().numel(), base::Dtype::f32);
+  reduction.incoming = (becomes_sum ? means_ : buckets_).tensor(row.owned().numel(), base::Dtype::f32);
 
   // Bucket by bucket of the row. A bucket's elements go to their owners, or, where every rank keeps the mean, are split
   // evenly and gathered again: the sum is formed in rank order either way.
@@ -176,7 +184,7 @@ void ShardedOptimizer::finish(std::size_t index) {
   if (!reduction.has_sum && settings_.accumulation == base::Dtype::f32) {
     reduction.sum = std::move(reduction.incoming);
   } else if (!reduction.has_sum) {
-    reduction.sum = gradients_.tensor(reduction.incoming.numel(), settings_.accumulation);
+    reduction.sum = means_.tensor(reduction.incoming.numel(), settings_.accumulation);
     kernels::cast(nn::view(reduction.sum), nn::view(reduction.incoming));
   } else {
     kernels::accumulate(nn::view(reduction.sum), nn::view(reduction.incoming));

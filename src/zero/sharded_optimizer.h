@@ -128,6 +128,7 @@ class ShardedOptimizer {
   Settings settings_;
   Arena buckets_{base::ledger::Category::buckets};
   Arena gradients_{base::ledger::Category::gradients};
+  Arena means_;  ///< of the slices that this rank owns, for Reduction::sum
   std::vector<std::unique_ptr<TrainedRow>> rows_;
   std::vector<std::shared_ptr<Row>> frozen_;
   std::unique_ptr<Gatherer> gatherer_;
