@@ -20,6 +20,14 @@ std::int64_t shard_size(std::int64_t numel, int ranks) {
   return (numel + ranks - 1) / ranks;
 }
 
+std::vector<std::int64_t> partition_uniform(std::int64_t items, std::int64_t parts) {
+  std::vector<std::int64_t> begins{0};
+  for (std::int64_t part = 0; part < parts; ++part) {
+    begins.push_back(begins.back() + items / parts + (part < items % parts ? 1 : 0));
+  }
+  return begins;
+}
+
 Partition::Partition(std::vector<std::int64_t> numels, int ranks, std::int64_t alignment, bool round_robin)
     : numels_(std::move(numels)), ranks_(ranks), offsets_(numels_.size()) {
   if (ranks < 1 || alignment < 1) {

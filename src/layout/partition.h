@@ -21,6 +21,10 @@ struct Segment {
 /// 3 shards every parameter so.
 std::int64_t shard_size(std::int64_t numel, int ranks);
 
+/// Where each of `parts` even runs of `items` things begins, and the end: parts + 1 numbers. The first runs are the
+/// longer ones; with more parts than items the last are empty. DeepSpeed's partition_uniform.
+std::vector<std::int64_t> partition_uniform(std::int64_t items, std::int64_t parts);
+
 /// The flat layout of one parameter group over the ranks that share it: parameters back to back, zero padding at the
 /// end up to a multiple of `alignment` elements a rank, and rank r owns the r-th of the equal slices. This is
 /// DeepSpeed's layout for stages 1 and 2 (alignment 2). Any input is fine: empty groups, parameters of no elements,

@@ -83,6 +83,14 @@ TEST(Partition, ShardsAreDeepSpeedsStage3) {
   }
 }
 
+TEST(PartitionUniform, IsDeepSpeeds) {
+  const nlohmann::json all = golden().at("partition_uniform");
+  ASSERT_EQ(all.size(), 162U);
+  for (const auto& row : all) {
+    EXPECT_EQ(partition_uniform(row[0], row[1]), row[2].get<std::vector<std::int64_t>>()) << row;
+  }
+}
+
 TEST(Partition, CoversEveryElementOnce) {
   std::mt19937 random(7);
   for (int round = 0; round < 400; ++round) {
