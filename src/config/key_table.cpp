@@ -146,7 +146,10 @@ void batch_and_step(Rows& rows) {
       works("gradient_allreduce_op", string, "\"mean\"", "How ranks' gradients are combined.")
           .one_of({"mean", "sum"})
           .complaining("Invalid gradient_allreduce_op. Supported operations: ['mean', 'sum']. Got: '{}'"),
-      later("sparse_gradients", boolean, "false", "Exchange embedding gradients as (index, row) pairs."),
+      works("sparse_gradients", boolean, "false",
+            "Exchange gradients of embeddings (token embeddings that no head shares, torch::nn::Embedding) as (index, "
+            "row) "
+            "pairs where that is less than the whole table; at every ZeRO stage, with the same result."),
       parsed("disable_allgather", boolean, "false", "Old key without effect."),
       works("communication_data_type", string | null, "null",
             "Type that gradients have while they are exchanged; null = the one they are added up in.")

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include <fmt/format.h>
+#include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
 #include <cmath>
@@ -179,6 +180,7 @@ void Engine::build_optimizer(const std::vector<ParameterGroup>& groups) {
   }
   if (rest) hypers.push_back(optim::hyper_from(*type, params));
 
+  options.looked_up = find_tables();
   zero::ModelRows rows = zero::make_rows(*model_, group_, options);
   optimizer_ = std::make_unique<zero::ShardedOptimizer>(group_, std::move(rows.rows), std::move(hypers),
                                                         optim::make_rule(*type, params), settings);
@@ -192,6 +194,33 @@ void Engine::build_optimizer(const std::vector<ParameterGroup>& groups) {
       users_[trained].push_back(&state);
     }
   }
+}
+
+// What is looked up in one place only: a weight that serves a matrix product too has a gradient in every row.
+std::unordered_set<const void*> Engine::find_tables() {
+  const bool on = config_.get<bool>("sparse_gradients");
+  std::unordered_map<const void*, int> users;
+  for (const auto& unit : units_) {
+    for (const at::Tensor& parameter : unit->trainable()) ++users[parameter.unsafeGetTensorImpl()];
+  }
+  std::unordered_set<const void*> tables;
+  for (const auto& unit : units_) {
+    const std::vector<at::Tensor> candidates = unit->looked_up();
+    const bool sparse = on && !candidates.empty() &&
+                        std::all_of(candidates.begin(), candidates.end(),
+                                    [&](const at::Tensor& t) { return users[t.unsafeGetTensorImpl()] == 1; });
+    unit->set_sparse_gradients(sparse);
+    if (!sparse) continue;
+    for (const at::Tensor& table : candidates) tables.insert(table.unsafeGetTensorImpl());
+  }
+  if (!on) return tables;
+  for (const auto& module : model_->modules()) {
+    const auto* embedding = dynamic_cast<const torch::nn::EmbeddingImpl*>(module.get());
+    const auto* bag = dynamic_cast<const torch::nn::EmbeddingBagImpl*>(module.get());
+    if (embedding != nullptr) tables.insert(embedding->weight.unsafeGetTensorImpl());
+    if (bag != nullptr) tables.insert(bag->weight.unsafeGetTensorImpl());
+  }
+  return tables;
 }
 
 void Engine::build_schedule() {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -189,6 +190,7 @@ class Engine : private nn::UnitDriver {
   struct Part;
   void find_units();
   void build_optimizer(const std::vector<ParameterGroup>& groups);
+  std::unordered_set<const void*> find_tables();
   void build_schedule();
   void collect_left_gradients();
   void require_boundary(const char* what) const;

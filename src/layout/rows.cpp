@@ -11,7 +11,7 @@ std::vector<RowPlan> plan_rows(std::span<const ParameterFacts> parameters, const
                                const Persistence& persistence) {
   const bool sharded = placement.parameters == Spread::sharded;
   // root before shared before single, units in order; the rest only has to tell rows apart.
-  using Key = std::tuple<int, std::vector<int>, bool, std::size_t, base::Dtype>;
+  using Key = std::tuple<int, std::vector<int>, bool, std::size_t, base::Dtype, std::size_t>;
   std::map<Key, RowPlan> rows;
   std::int64_t persistent = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -23,9 +23,9 @@ std::vector<RowPlan> plan_rows(std::span<const ParameterFacts> parameters, const
     }
     std::vector<int> units = root ? std::vector<int>() : p.units;
     const int kind = root ? 0 : units.size() > 1 ? 1 : 2;
-    RowPlan& row = rows[Key{kind, units, !p.trainable, p.hyper, p.type}];
+    RowPlan& row = rows[Key{kind, units, !p.trainable, p.hyper, p.type, p.looked_up ? i + 1 : 0}];
     if (row.parameters.empty()) {
-      row = {{}, std::move(units), !sharded || root, p.trainable, p.hyper, p.type};
+      row = {{}, std::move(units), !sharded || root, p.trainable, p.hyper, p.type, p.looked_up};
     }
     row.parameters.push_back(i);
   }

@@ -20,6 +20,7 @@ struct ParameterFacts {
   bool trainable = true;
   std::size_t hyper = 0;  ///< which set of hyper-parameters
   base::Dtype type = base::Dtype::f32;
+  bool looked_up = false;  ///< a table of which a step reaches few rows
 };
 
 /// One flat row: parameters that are gathered, reduced and updated together.
@@ -30,6 +31,7 @@ struct RowPlan {
   bool trainable = true;
   std::size_t hyper = 0;
   base::Dtype type = base::Dtype::f32;
+  bool table = false;  ///< one looked-up parameter and nothing else
   bool operator==(const RowPlan&) const = default;
 };
 
@@ -41,9 +43,9 @@ struct Persistence {
 };
 
 /// Deals the parameters out to rows: one row for each set of units that share parameters, and of those one for each
-/// type, set of hyper-parameters and for the frozen ones. A parameter that is used outside of units too belongs to the
-/// root, as do the persistent ones. Order: the root's rows, rows that several units share, then unit by unit, so that
-/// backward completes them from the last on. No row is empty.
+/// type, set of hyper-parameters and for the frozen ones; a looked-up parameter has a row of its own. A parameter that
+/// is used outside of units too belongs to the root, as do the persistent ones. Order: the root's rows, rows that
+/// several units share, then unit by unit, so that backward completes them from the last on. No row is empty.
 std::vector<RowPlan> plan_rows(std::span<const ParameterFacts> parameters, const Placement& placement,
                                const Persistence& persistence);
 

@@ -256,7 +256,7 @@ DecoderPart::DecoderPart(std::shared_ptr<const DecoderConfig> config, const std:
 }
 
 nn::Unit::Tensors TokenEmbedding::compute(const Tensors& inputs) {
-  return {at::embedding(table(), inputs[0], config_->padding_id)};
+  return {at::embedding(table(), inputs[0], config_->padding_id, /*scale_grad_by_freq=*/false, sparse_gradients())};
 }
 
 nn::Unit::Tensors PositionEmbedding::compute(const Tensors& inputs) {

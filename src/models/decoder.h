@@ -69,6 +69,7 @@ class DecoderPart : public nn::Unit {
 struct TokenEmbedding : DecoderPart {
   using DecoderPart::DecoderPart;
   Tensors compute(const Tensors& inputs) override;
+  Tensors looked_up() const override { return {table()}; }
   const at::Tensor& table() const { return weights_[Weight::token_embedding]; }
 };
 

@@ -69,6 +69,11 @@ class Unit : public torch::nn::Module {
   bool checkpointing() const { return checkpointing_; }
   /// Whether training.activation_checkpointing is to recompute this unit.
   virtual bool checkpointable() const { return true; }
+  /// Parameters [rows, ...] that `compute` only looks rows up in, so that a step reaches few of them. Their gradients
+  /// may come sparse where sparse_gradients() is on: at::embedding(..., sparse=true).
+  virtual Tensors looked_up() const { return {}; }
+  void set_sparse_gradients(bool on) { sparse_gradients_ = on; }
+  bool sparse_gradients() const { return sparse_gradients_; }
   /// This unit's parameters that require a gradient, in registration order, then the external ones, without duplicates.
   std::vector<at::Tensor> trainable() const;
 
@@ -85,6 +90,7 @@ class Unit : public torch::nn::Module {
   UnitDriver* driver_ = nullptr;
   UnitObserver* observer_ = nullptr;
   bool checkpointing_ = false;
+  bool sparse_gradients_ = false;
   std::string label_;
   std::vector<at::Tensor> externals_;
   std::shared_ptr<const void> kept_;

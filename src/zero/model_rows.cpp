@@ -61,6 +61,7 @@ ModelRows make_rows(const torch::nn::Module& model, const std::shared_ptr<comm::
     fact.trainable = item.value().requires_grad();
     fact.hyper = hyper == options.hypers.end() ? 0 : hyper->second;
     fact.type = options.working;
+    fact.looked_up = fact.trainable && options.looked_up.contains(id);
     facts.push_back(std::move(fact));
   }
 
@@ -79,7 +80,7 @@ ModelRows make_rows(const torch::nn::Module& model, const std::shared_ptr<comm::
       row = std::make_shared<Row>(std::move(members), group, holding, arena);
     }
     for (const int u : plan.units) result.of_unit[units[static_cast<std::size_t>(u)].get()].push_back(row);
-    result.rows.push_back({std::move(row), plan.trainable ? std::optional(plan.hyper) : std::nullopt});
+    result.rows.push_back({std::move(row), plan.trainable ? std::optional(plan.hyper) : std::nullopt, plan.table});
   }
   for (const auto& unit : units) {
     unit->keep(std::make_shared<std::vector<std::shared_ptr<Row>>>(result.of_unit[unit.get()]));

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "comm/group.h"
@@ -24,6 +25,8 @@ struct RowOptions {
   bool round_robin = false;
   /// Which hyper-parameters train a parameter, by TensorImpl; what isn't here has number 0.
   std::unordered_map<const void*, std::size_t> hypers;
+  /// Tables [rows, ...] of which a step reaches few rows, by TensorImpl.
+  std::unordered_set<const void*> looked_up;
 };
 
 /// A model as rows.

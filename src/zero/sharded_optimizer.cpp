@@ -48,7 +48,7 @@ ShardedOptimizer::ShardedOptimizer(std::shared_ptr<comm::Group> data, std::vecto
     }
     rows_.push_back(std::make_unique<TrainedRow>(std::move(row.row), *row.hyper, settings_.placement,
                                                  settings_.accumulation, rule_->states(),
-                                                 each_is_reduced() ? buckets_ : gradients_));
+                                                 each_is_reduced() ? buckets_ : gradients_, row.table));
     const std::vector<NamedParameter>& parameters = rows_.back()->parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       places_[parameters[i].tensor.unsafeGetTensorImpl()] = {rows_.size() - 1, i};
@@ -111,8 +111,11 @@ void ShardedOptimizer::row_done(const TrainedRow& row) {
 void ShardedOptimizer::end_backward() {
   for (Reduction& reduction : reductions_) reduction.ready = true;
   launch_ready();
-  if (!reducing_ || !each_is_reduced()) return;
-  for (std::size_t row = 0; row < rows_.size(); ++row) finish(row);
+  if (!reducing_) return;
+  // What finishes a table's exchange is collective, so that it can't be left to who asks for the mean first.
+  for (std::size_t row = 0; row < rows_.size(); ++row) {
+    if (each_is_reduced() || rows_[row]->table()) finish(row);
+  }
 }
 
 // Ranks may use different units in a step, so rows go out in one fixed order, last row first, whatever is ready.
@@ -131,24 +134,52 @@ void ShardedOptimizer::launch(std::size_t index) {
   Reduction& reduction = reductions_[index];
   const base::trace::Subject subject(row.row().name());
   if (in_flight_.size() >= max_in_flight) finish(in_flight_.front());
-  const int ranks = data_->size();
-  base::Buffer local = row.local_gradient();
-  if (ranks > 1 && settings_.communication && *settings_.communication != local.type) {
+  if (row.table() && data_->size() > 1) {
+    // How many rows each rank has decides how they travel, once that is known.
+    reduction.table_rows = row.table_rows();
+    reduction.counts.assign(static_cast<std::size_t>(data_->size()), 0);
+    reduction.counts[static_cast<std::size_t>(data_->rank())] = static_cast<std::int64_t>(reduction.table_rows.size());
+    const base::Buffer counts{reduction.counts.data(), data_->size(), base::Dtype::i64};
+    reduction.pending.push_back(data_->all_gather(counts.part(data_->rank(), 1),
+                                                  std::vector<std::int64_t>(reduction.counts.size(), 1), counts));
+  } else {
+    reduce_whole(index);
+  }
+  reduction.launched = true;
+  in_flight_.push_back(index);
+  if (!settings_.overlap) finish(index);
+}
+
+/// The local gradient of a row as it travels.
+base::Buffer ShardedOptimizer::on_its_way(std::size_t index) {
+  Reduction& reduction = reductions_[index];
+  base::Buffer local = rows_[index]->local_gradient();
+  if (data_->size() > 1 && settings_.communication && *settings_.communication != local.type) {
     reduction.sent = buckets_.tensor(local.numel, *settings_.communication);
     kernels::cast(nn::view(reduction.sent), local);
     local = nn::view(reduction.sent);
   }
   if (settings_.before != 1) kernels::scale(local, settings_.before);
-  // Where it becomes the sum it is one already.
-  const bool becomes_sum = !reduction.has_sum && settings_.accumulation == base::Dtype::f32;
-  reduction.incoming = (becomes_sum ? means_ : buckets_).tensor(row.owned().numel(), base::Dtype::f32);
+  return local;
+}
 
-  // Bucket by bucket of the row. A bucket's elements go to their owners, or, where every rank keeps the mean, are split
-  // evenly and gathered again: the sum is formed in rank order either way.
+at::Tensor ShardedOptimizer::place_for_mean(std::size_t index) {
+  // Where it becomes the sum it is one already.
+  const bool becomes_sum = !reductions_[index].has_sum && settings_.accumulation == base::Dtype::f32;
+  return (becomes_sum ? means_ : buckets_).tensor(rows_[index]->owned().numel(), base::Dtype::f32);
+}
+
+// Bucket by bucket of the row. A bucket's elements go to their owners, or, where every rank keeps the mean, are split
+// evenly and gathered again: the sum is formed in rank order either way.
+void ShardedOptimizer::reduce_whole(std::size_t index) {
+  TrainedRow& row = *rows_[index];
+  Reduction& reduction = reductions_[index];
+  const base::Buffer local = on_its_way(index);
+  reduction.incoming = place_for_mean(index);
   for (std::int64_t begin = 0; begin < local.numel; begin += settings_.reduce_bucket) {
     const std::int64_t end = std::min(local.numel, begin + settings_.reduce_bucket);
     const std::vector<std::int64_t> counts =
-        optimizer_sharded() ? row.partition().counts(begin, end) : even_counts(end - begin, ranks);
+        optimizer_sharded() ? row.partition().counts(begin, end) : even_counts(end - begin, data_->size());
     const auto own_rank = static_cast<std::size_t>(data_->rank());
     const std::int64_t before = std::accumulate(counts.begin(), counts.begin() + data_->rank(), std::int64_t{0});
     const std::int64_t own = counts[own_rank];
@@ -159,17 +190,62 @@ void ShardedOptimizer::launch(std::size_t index) {
       reduction.pending.push_back(data_->all_gather(out, counts, nn::view(reduction.incoming, begin, end - begin)));
     }
   }
-  reduction.launched = true;
-  in_flight_.push_back(index);
-  if (!settings_.overlap) finish(index);
 }
 
-void ShardedOptimizer::finish(std::size_t index) {
-  const auto found = std::find(in_flight_.begin(), in_flight_.end(), index);
-  if (found == in_flight_.end()) return;
-  in_flight_.erase(found);
-  const base::trace::Range range("wait for gradients", "zero", {{"row", rows_[index]->row().name()}});
+/// Whether the ranks' rows of a table and their numbers are fewer bytes than the whole table. The same on all ranks.
+bool ShardedOptimizer::rows_are_less(std::size_t index) const {
+  const Reduction& reduction = reductions_[index];
+  const auto element =
+      static_cast<std::int64_t>(base::size_of(settings_.communication.value_or(settings_.accumulation)));
+  const std::int64_t rows = std::accumulate(reduction.counts.begin(), reduction.counts.end(), std::int64_t{0});
+  const std::int64_t mean = optimizer_sharded() ? 0 : static_cast<std::int64_t>(sizeof(float));
+  return rows * (rows_[index]->table_width() * element + static_cast<std::int64_t>(sizeof(std::int64_t))) <
+         rows_[index]->partition().numel() * (element + mean);
+}
+
+// The same numbers are added in the same order as in reduce_whole, but for rows that are zero.
+void ShardedOptimizer::exchange_rows(std::size_t index) {
+  TrainedRow& row = *rows_[index];
   Reduction& reduction = reductions_[index];
+  const std::int64_t width = row.table_width();
+  const std::int64_t total = std::accumulate(reduction.counts.begin(), reduction.counts.end(), std::int64_t{0});
+  const std::int64_t first =
+      std::accumulate(reduction.counts.begin(), reduction.counts.begin() + data_->rank(), std::int64_t{0});
+  const auto own = static_cast<std::int64_t>(reduction.table_rows.size());
+
+  reduction.numbers.resize(static_cast<std::size_t>(total));
+  std::copy(reduction.table_rows.begin(), reduction.table_rows.end(), reduction.numbers.begin() + first);
+  const base::Buffer numbers{reduction.numbers.data(), total, base::Dtype::i64};
+  reduction.sent = buckets_.tensor(total * width, settings_.communication.value_or(settings_.accumulation));
+  const base::Buffer values = nn::view(reduction.sent);
+  const base::Buffer own_values = values.part(first * width, own * width);
+  const base::Buffer local = row.local_gradient();
+  for (std::int64_t i = 0; i < own; ++i) {
+    kernels::cast(own_values.part(i * width, width),
+                  local.part(reduction.table_rows[static_cast<std::size_t>(i)] * width, width));
+  }
+  if (settings_.before != 1) kernels::scale(own_values, settings_.before);
+  std::vector<std::int64_t> elements = reduction.counts;
+  for (std::int64_t& count : elements) count *= width;
+  reduction.pending.push_back(data_->all_gather(numbers.part(first, own), reduction.counts, numbers));
+  reduction.pending.push_back(data_->all_gather(own_values, elements, values));
+  reduction.incoming = place_for_mean(index);
+  kernels::zero(nn::view(reduction.incoming));
+  wait_for(reduction);
+
+  const Range owned = row.owned();
+  for (std::int64_t i = 0; i < total; ++i) {
+    const std::int64_t at = reduction.numbers[static_cast<std::size_t>(i)] * width;
+    const std::int64_t begin = std::max(at, owned.begin);
+    const std::int64_t numel = std::min(at + width, owned.end) - begin;
+    if (numel <= 0) continue;  // another rank's part
+    kernels::accumulate(nn::view(reduction.incoming, begin - owned.begin, numel),
+                        values.part(i * width + begin - at, numel));
+  }
+  if (settings_.after != 1) kernels::scale(nn::view(reduction.incoming), settings_.after);
+}
+
+void ShardedOptimizer::wait_for(Reduction& reduction) {
   for (comm::Work& work : reduction.pending) {
     if (gathering_) {
       gatherer_->wait(work);
@@ -178,6 +254,26 @@ void ShardedOptimizer::finish(std::size_t index) {
     }
   }
   reduction.pending.clear();
+}
+
+void ShardedOptimizer::finish(std::size_t index) {
+  const auto found = std::find(in_flight_.begin(), in_flight_.end(), index);
+  if (found == in_flight_.end()) return;
+  in_flight_.erase(found);
+  const std::string& name = rows_[index]->row().name();
+  const base::trace::Range range("wait for gradients", "zero", {{"row", name}});
+  Reduction& reduction = reductions_[index];
+  wait_for(reduction);
+  if (!reduction.counts.empty()) {
+    const base::trace::Subject subject(name);
+    if (rows_are_less(index)) {
+      exchange_rows(index);
+    } else {
+      reduce_whole(index);
+      wait_for(reduction);
+    }
+    reduction.counts.clear();
+  }
   reduction.sent = at::Tensor();
   rows_[index]->drop_local_gradient(true);
   // The mean is kept in the accumulation's type, wherever it lives.

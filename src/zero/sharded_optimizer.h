@@ -42,6 +42,8 @@ struct Settings {
 struct ModelRow {
   std::shared_ptr<Row> row;
   std::optional<std::size_t> hyper;
+  /// One parameter of which a step reaches few rows: the ranks exchange those rows' gradients where that is less.
+  bool table = false;
 };
 
 /// The one optimizer of every ZeRO stage: what is replicated and what is sharded is the Placement's choice, and nothing
@@ -107,9 +109,12 @@ class ShardedOptimizer {
     bool ready = false;     ///< no more local gradients come
     bool launched = false;  ///< in this backward
     std::vector<comm::Work> pending;
-    at::Tensor sent;      ///< what travels, where it isn't the local row itself
-    at::Tensor incoming;  ///< fp32 [owned]: what the reduction writes
-    at::Tensor sum;       ///< [owned], in the accumulation's type: the mean over ranks, summed over reductions
+    std::vector<std::int64_t> table_rows;  ///< of a table: its rows that have a gradient here
+    std::vector<std::int64_t> counts;      ///< and how many there are on each rank; empty for other rows
+    std::vector<std::int64_t> numbers;     ///< table rows of all ranks, on their way
+    at::Tensor sent;                       ///< what travels, where it isn't the local row itself
+    at::Tensor incoming;                   ///< fp32 [owned]: what the reduction writes
+    at::Tensor sum;  ///< [owned], in the accumulation's type: the mean over ranks, summed over reductions
     bool has_sum = false;
   };
   bool optimizer_sharded() const { return settings_.placement.optimizer == layout::Spread::sharded; }
@@ -118,6 +123,12 @@ class ShardedOptimizer {
   bool each_is_reduced() const;
   void launch_ready();
   void launch(std::size_t row);
+  base::Buffer on_its_way(std::size_t row);
+  at::Tensor place_for_mean(std::size_t row);
+  void reduce_whole(std::size_t row);
+  bool rows_are_less(std::size_t row) const;
+  void exchange_rows(std::size_t row);
+  void wait_for(Reduction& reduction);
   void finish(std::size_t row);
   base::Buffer mean_gradient(std::size_t row) const;
   void update_row(std::size_t row, float factor);

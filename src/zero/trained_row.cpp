@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "kernels/host.h"
@@ -13,10 +14,12 @@
 namespace deepspeed::zero {
 
 TrainedRow::TrainedRow(std::shared_ptr<Row> row, std::size_t hyper, const layout::Placement& placement,
-                       base::Dtype accumulation, const std::vector<optim::StateSpec>& state_specs, Arena gradients)
+                       base::Dtype accumulation, const std::vector<optim::StateSpec>& state_specs, Arena gradients,
+                       bool table)
     : row_(std::move(row)),
       hyper_(hyper),
       optimizer_sharded_(placement.optimizer == layout::Spread::sharded),
+      table_(table),
       accumulation_(accumulation),
       arena_(std::move(gradients)) {
   owned_ = optimizer_sharded_ ? row_->share() : Range{0, partition().numel()};
@@ -52,8 +55,9 @@ void TrainedRow::make_local() {
 
 void TrainedRow::accumulate(std::size_t parameter, const at::Tensor& gradient) {
   make_local();
-  const at::Tensor dense = (gradient.is_sparse() ? gradient.to_dense() : gradient).contiguous();
-  const base::Buffer place = nn::view(local_, partition().offset_of(parameter), dense.numel());
+  if (gradient.is_sparse()) return accumulate_rows(parameter, gradient);
+  const at::Tensor dense = gradient.contiguous();
+  const base::Buffer place = place_of(parameter);
   if (touched_[parameter] != 0) {
     kernels::accumulate(place, nn::view(dense));
   } else {
@@ -62,11 +66,52 @@ void TrainedRow::accumulate(std::size_t parameter, const at::Tensor& gradient) {
   }
 }
 
+// Pair by pair: a row that comes several times is summed up in the accumulation's type, without a dense copy.
+void TrainedRow::accumulate_rows(std::size_t parameter, const at::Tensor& gradient) {
+  if (gradient.sparse_dim() != 1) return accumulate(parameter, gradient.to_dense());
+  const base::Buffer place = place_of(parameter);
+  if (touched_[parameter] == 0) {
+    kernels::zero(place);
+    touched_[parameter] = 1;
+  }
+  const at::Tensor indices = gradient._indices().contiguous();
+  const at::Tensor values = gradient._values().contiguous();
+  const std::int64_t pairs = values.size(0);
+  if (pairs == 0) return;
+  const std::int64_t width = values.numel() / pairs;
+  const auto* index = indices.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    kernels::accumulate(place.part(index[i] * width, width), nn::view(values, i * width, width));
+  }
+}
+
+base::Buffer TrainedRow::place_of(std::size_t parameter) const {
+  return nn::view(local_, partition().offset_of(parameter), partition().numel_of(parameter));
+}
+
+std::int64_t TrainedRow::table_width() const {
+  const std::int64_t rows = parameters()[0].tensor.size(0);
+  return rows == 0 ? 0 : partition().numel() / rows;
+}
+
+std::vector<std::int64_t> TrainedRow::table_rows() const {
+  std::vector<std::int64_t> found;
+  if (touched_[0] == 0 || partition().numel() == 0) return found;
+  const std::int64_t width = table_width();
+  for (std::int64_t row = 0; row < partition().numel() / width; ++row) {
+    const base::Buffer values = nn::view(local_, row * width, width);
+    const auto* bytes = static_cast<const char*>(values.data);
+    // All bytes are like the first one, which is zero.
+    if (bytes[0] != 0 || std::memcmp(bytes, bytes + 1, values.bytes() - 1) != 0) found.push_back(row);
+  }
+  return found;
+}
+
 base::Buffer TrainedRow::local_gradient() {
   make_local();
   for (std::size_t i = 0; i < touched_.size(); ++i) {
     if (touched_[i] != 0) continue;
-    kernels::zero(nn::view(local_, partition().offset_of(i), partition().numel_of(i)));
+    kernels::zero(place_of(i));
     touched_[i] = 1;
   }
   return nn::view(local_, 0, partition().numel());

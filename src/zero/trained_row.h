@@ -20,9 +20,9 @@ namespace deepspeed::zero {
 class TrainedRow {
  public:
   /// Masters start from the working weights, as DeepSpeed's do; in fp32 they are the working weights. `hyper`: which
-  /// hyper-parameters.
+  /// hyper-parameters. `table`: the row is one parameter of which a step reaches few rows.
   TrainedRow(std::shared_ptr<Row> row, std::size_t hyper, const layout::Placement& placement, base::Dtype accumulation,
-             const std::vector<optim::StateSpec>& states, Arena gradients);
+             const std::vector<optim::StateSpec>& states, Arena gradients, bool table = false);
   ~TrainedRow();
   TrainedRow(const TrainedRow&) = delete;
   TrainedRow& operator=(const TrainedRow&) = delete;
@@ -41,18 +41,27 @@ class TrainedRow {
   bool has_own_master() const { return master_.defined(); }
   std::vector<at::Tensor> states;  ///< [owned], of the types that the rule declares
 
-  /// Adds one parameter's gradient of this rank to the local row.
+  bool table() const { return table_; }
+  /// Elements of a row of the table.
+  std::int64_t table_width() const;
+
+  /// Adds one parameter's gradient of this rank, dense or sparse, to the local row.
   void accumulate(std::size_t parameter, const at::Tensor& gradient);
   /// The local row of gradients without padding, zero where a parameter got none; made if there was none at all.
   base::Buffer local_gradient();
+  /// The rows of the table that have another local gradient than zero, ascending.
+  std::vector<std::int64_t> table_rows() const;
   /// Forgets the local row; `free` gives its memory back.
   void drop_local_gradient(bool free);
 
  private:
   void make_local();
+  base::Buffer place_of(std::size_t parameter) const;
+  void accumulate_rows(std::size_t parameter, const at::Tensor& gradient);
   std::shared_ptr<Row> row_;
   std::size_t hyper_;
   bool optimizer_sharded_;
+  bool table_;
   base::Dtype accumulation_;
   Arena arena_;
   Range owned_;

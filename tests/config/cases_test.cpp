@@ -391,8 +391,8 @@ TEST(Supported, EveryUnsupportedSwitchIsRefusedByName) {
       "");
   EXPECT_THAT(unsupported(with(R"("training": {"deterministic": false})")), HasSubstr("training.deterministic: false"));
   EXPECT_EQ(unsupported(with(R"("training": {"deterministic": true})")), "");
-  EXPECT_THAT(unsupported(with(R"("sparse_gradients": true, "zero_optimization": {"zero_hpz_partition_size": 2})")),
-              AllOf(HasSubstr("sparse_gradients: true"), HasSubstr("zero_hpz_partition_size: 2")));
+  EXPECT_THAT(unsupported(with(R"("graph_harvesting": true, "zero_optimization": {"zero_hpz_partition_size": 2})")),
+              AllOf(HasSubstr("graph_harvesting: true"), HasSubstr("zero_hpz_partition_size: 2")));
 }
 
 // ---- the table ----

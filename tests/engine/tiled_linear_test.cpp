@@ -4,8 +4,6 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/sin.h>
 #include <gtest/gtest.h>
 
