@@ -453,8 +453,8 @@ void zero(Rows& rows) {
               .range(">=0"),
           works("overlap_comm", boolean | null, "null", "Reduce while backward goes on; null = true for stage 3."),
           later("compute_grad_norm", boolean, "true", "false = leave the gradient norm out where nothing clips by it."),
-          later("load_from_fp32_weights", boolean, "true",
-                "Restore master weights from the checkpoint's fp32 copy, not from its 16-bit weights."),
+          works("load_from_fp32_weights", boolean, "true",
+                "Restore master weights from the checkpoint's fp32 copy; false = from its 16-bit weights."),
           later("elastic_checkpoint", boolean, "false",
                 "Old elastic checkpoints; every checkpoint here loads at any rank count."),
           works("offload_param", section | null, "null", "Keep parameters outside the device.").switched_by("device"),
@@ -551,8 +551,9 @@ void zero(Rows& rows) {
           parsed("stage3_allgather_sequential", boolean, "false",
                  "Gather one parameter at a time; here a unit at once.")
               .also({"allgather_sequential"}),
-          later("ignore_unused_parameters", boolean, "true",
-                "A parameter without a gradient counts as zero; false = it is an error."),
+          works("ignore_unused_parameters", boolean, "true",
+                "A gradient that no rank has in a step counts as zero; false = that is an error that names the "
+                "parameter."),
           later("legacy_stage1", boolean, "false", "Removed long ago."),
           works(
               "round_robin_gradients", boolean, "false",

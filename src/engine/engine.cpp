@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
@@ -317,6 +318,7 @@ bool Engine::is_gradient_accumulation_boundary() const {
 void Engine::step() {
   if (no_sync_) throw std::logic_error("It is illegal to call Engine.step() inside no_sync context manager");
   const bool boundary = is_gradient_accumulation_boundary();
+  if (boundary && !config_.get<bool>("zero_optimization.ignore_unused_parameters")) require_all_used();
   ++micro_steps_;
   if (!boundary) return;
 
@@ -354,6 +356,16 @@ void Engine::step() {
   optimizer_->clear_gradients();
   ++global_steps_;
   global_samples_ += train_batch_size_;
+}
+
+void Engine::require_all_used() {
+  const std::vector<std::string> unused = optimizer_->without_gradient();
+  if (unused.empty()) return;
+  throw base::ConfigError(fmt::format(
+      "zero_optimization.ignore_unused_parameters: false, and in step {} your module has parameters that were not used "
+      "in producing loss: '{}'. Make sure all trainable parameters participate in calculating loss, freeze these, or "
+      "set the key to true, which counts their gradient as zero; nothing was changed by this step",
+      global_steps_ + 1, fmt::join(unused, "', '")));
 }
 
 void Engine::apply_rates() {

@@ -89,7 +89,8 @@ class Engine : private nn::UnitDriver {
   /// multiplied by the loss scale on the way. Returns the loss as divided. The gradients are added to this rank's sum.
   at::Tensor backward(const at::Tensor& loss, bool retain_graph = false, bool scale_wrt_gas = true);
   /// To be called after each backward. Only at the accumulation boundary it acts: reduce, clip, update, schedule.
-  /// Collective there. Throws DivergedError where the gradients are not finite and the config doesn't say skip.
+  /// Collective there. Throws DivergedError where the gradients are not finite and the config doesn't say skip, and
+  /// ConfigError where no rank gave a parameter a gradient and zero_optimization.ignore_unused_parameters is false.
   void step();
 
   /// While the result lives, backward only adds to this rank's sums; the next backward without it exchanges all.
@@ -193,6 +194,7 @@ class Engine : private nn::UnitDriver {
   std::unordered_set<const void*> find_tables();
   void build_schedule();
   void collect_left_gradients();
+  void require_all_used();
   void require_boundary(const char* what) const;
   std::optional<Part> part_of(const at::Tensor& parameter);
   at::Tensor whole(const Part& part, const base::Buffer& owned);

@@ -167,6 +167,8 @@ nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const L
                                             optimizer_->rule().name()));
   }
 
+  const bool from_fp32 = optimizer && config_.get<bool>("zero_optimization.load_from_fp32_weights");
+
   // What was gathered before would keep the old weights.
   optimizer_->gatherer().finish();
   // Weights of any type are read as they are stored and converted once.
@@ -197,7 +199,7 @@ nlohmann::json Engine::load_checkpoint(const checkpoint::Reader& reader, const L
                      const std::int64_t local = at - trained->owned().begin;
                      if (trained->has_own_master()) {
                        const std::string fp32 = "optimizer/fp32/" + p.name;
-                       read(optimizer && reader.find(fp32) != nullptr ? fp32 : "model/" + p.name, offset,
+                       read(from_fp32 && reader.find(fp32) != nullptr ? fp32 : "model/" + p.name, offset,
                             master.part(local, n));
                      }
                      if (!optimizer) return;

@@ -304,6 +304,22 @@ base::Buffer ShardedOptimizer::mean_gradient(const TrainedRow& row) {
   throw std::logic_error("mean_gradient: not a row of this optimizer");
 }
 
+std::vector<std::string> ShardedOptimizer::without_gradient() {
+  std::vector<std::uint8_t> seen;
+  for (const auto& row : rows_) seen.insert(seen.end(), row->seen().begin(), row->seen().end());
+  comm::Work work =
+      data_->all_reduce({seen.data(), static_cast<std::int64_t>(seen.size()), base::Dtype::u8}, comm::ReduceOp::max);
+  gatherer_->wait(work);
+  std::vector<std::string> names;
+  std::size_t i = 0;
+  for (const auto& row : rows_) {
+    for (const NamedParameter& p : row->parameters()) {
+      if (seen[i++] == 0 && p.tensor.requires_grad()) names.push_back(p.name);
+    }
+  }
+  return names;
+}
+
 double ShardedOptimizer::reduce() {
   const base::trace::Range range("reduce", "zero");
   // Gradients that came without begin_backward, or before a boundary that was forced, are still to be reduced.
@@ -368,6 +384,7 @@ void ShardedOptimizer::clear_gradients() {
   for (std::size_t row = 0; row < rows_.size(); ++row) {
     finish(row);
     rows_[row]->drop_local_gradient(!local_serves());
+    rows_[row]->forget_seen();
     reductions_[row] = Reduction();
   }
   launched_ = 0;

@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -71,6 +72,9 @@ class ShardedOptimizer {
   /// Collective, after each backward: no more gradients come for any row.
   void end_backward();
 
+  /// Collective, at the boundary: full names of the parameters that no rank gave a gradient since the last update; not
+  /// of those that were frozen meanwhile.
+  std::vector<std::string> without_gradient();
   /// Collective, at the boundary: finishes the mean over ranks and returns its sum of squares over all parameters, the
   /// same on every rank. It is not finite exactly if some rank's gradient isn't.
   double reduce();

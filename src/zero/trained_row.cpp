@@ -24,6 +24,7 @@ TrainedRow::TrainedRow(std::shared_ptr<Row> row, std::size_t hyper, const layout
       arena_(std::move(gradients)) {
   owned_ = optimizer_sharded_ ? row_->share() : Range{0, partition().numel()};
   touched_.assign(parameters().size(), 0);
+  seen_.assign(parameters().size(), 0);
   const base::ledger::Scope scope(base::ledger::Category::optimizer);
   if (row_->holding().type != base::Dtype::f32) {
     master_ = at::empty({owned_.numel()}, at::kFloat);
@@ -55,6 +56,7 @@ void TrainedRow::make_local() {
 
 void TrainedRow::accumulate(std::size_t parameter, const at::Tensor& gradient) {
   make_local();
+  seen_[parameter] = 1;
   if (gradient.is_sparse()) return accumulate_rows(parameter, gradient);
   const at::Tensor dense = gradient.contiguous();
   const base::Buffer place = place_of(parameter);
@@ -115,6 +117,10 @@ base::Buffer TrainedRow::local_gradient() {
     touched_[i] = 1;
   }
   return nn::view(local_, 0, partition().numel());
+}
+
+void TrainedRow::forget_seen() {
+  std::fill(seen_.begin(), seen_.end(), 0);
 }
 
 void TrainedRow::drop_local_gradient(bool free) {

@@ -51,6 +51,9 @@ class TrainedRow {
   base::Buffer local_gradient();
   /// The rows of the table that have another local gradient than zero, ascending.
   std::vector<std::int64_t> table_rows() const;
+  /// Of each parameter whether this rank gave it a gradient since forget_seen().
+  const std::vector<std::uint8_t>& seen() const { return seen_; }
+  void forget_seen();
   /// Forgets the local row; `free` gives its memory back.
   void drop_local_gradient(bool free);
 
@@ -65,9 +68,10 @@ class TrainedRow {
   base::Dtype accumulation_;
   Arena arena_;
   Range owned_;
-  at::Tensor master_;  // undefined where the weights are fp32 and serve
-  at::Tensor local_;   // [padded] local sum of gradients; undefined while there is none
-  std::vector<char> touched_;
+  at::Tensor master_;          // undefined where the weights are fp32 and serve
+  at::Tensor local_;           // [padded] local sum of gradients; undefined while there is none
+  std::vector<char> touched_;  // which parameters have a value in local_
+  std::vector<std::uint8_t> seen_;
 };
 
 }  // namespace deepspeed::zero

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stop, load, go on: bit for bit what the uninterrupted run gives.
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -123,6 +124,34 @@ TEST(ResumeRanks, AnyStageReadsAnyOther) {
           EXPECT_TRUE(x == y) << info.name;
         }
       }
+    }
+  }
+}
+
+TEST(ResumeRanks, MastersCanComeFromTheWorkingWeights) {
+  const auto parameters = [](const Case& c) { return c.model->parameters(); };
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    const Folder folder("masters_");
+    nlohmann::json config = config_for("bf16", "", stage);
+    Case saved("llama-tiny", config, world());
+    for (int s = 0; s < 3; ++s) saved.step();
+    saved.engine->save_checkpoint(folder.path);
+    for (const bool fp32 : {true, false}) {
+      config["zero_optimization"]["load_from_fp32_weights"] = fp32;
+      Case loaded("llama-tiny", config, world());
+      loaded.engine->load_checkpoint(folder.path);
+      EXPECT_EQ(weights_of(*loaded.engine), weights_of(*saved.engine));
+      bool same = true;
+      for (std::size_t i = 0; i < parameters(saved).size(); ++i) {
+        const at::Tensor before = *saved.engine->safe_get_full_fp32_param(parameters(saved)[i]);
+        const at::Tensor after = *loaded.engine->safe_get_full_fp32_param(parameters(loaded)[i]);
+        same = same && at::equal(before, after);
+        EXPECT_TRUE(at::equal(after, fp32 ? before : before.to(at::kBFloat16).to(at::kFloat))) << i;
+        EXPECT_TRUE(at::equal(*saved.engine->safe_get_full_optimizer_state(parameters(saved)[i], "exp_avg"),
+                              *loaded.engine->safe_get_full_optimizer_state(parameters(loaded)[i], "exp_avg")));
+      }
+      EXPECT_EQ(same, fp32);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -268,6 +269,48 @@ TEST(ShardingRanks, GroupsOfParametersHaveTheirOwnOptions) {
     EXPECT_NE((*engine->safe_get_full_fp32_param(model->first->v))[0].item<double>(), 0.5);
     EXPECT_THROW(initialize(std::make_shared<Model>(), config, world(), {{{model->root}, {}}, {{model->root}, {}}}),
                  std::invalid_argument);
+  }
+}
+
+TEST(ShardingRanks, AParameterThatNoRankUsesIsAnErrorOnRequest) {
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const bool ignore : {true, false}) {
+      SCOPED_TRACE(stage);
+      auto model = std::make_shared<Model>(0.5);
+      auto engine = engine_for(model, sgd(stage, {{"gradient_accumulation_steps", 2},
+                                                  {"zero_optimization", {{"ignore_unused_parameters", ignore}}}}));
+      const auto step = [&](bool whole, bool part) {
+        for (const bool all : {whole, part}) {
+          const auto loss = [&] { return all ? model->loss(1) : model->first->run({at::ones({2})})[0].sum(); };
+          engine->backward(engine->forward(loss));
+          engine->step();
+        }
+      };
+      // One rank's one micro batch is enough.
+      const bool here = world()->rank() == 0;
+      step(false, here);
+      step(here, false);
+      const std::vector<float> before = weights_of(*engine);
+      if (ignore) {
+        step(false, false);
+        EXPECT_NE(weights_of(*engine), before);
+        continue;
+      }
+      try {
+        step(false, false);
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const base::ConfigError& error) {
+        EXPECT_THAT(
+            error.what(),
+            ::testing::HasSubstr("zero_optimization.ignore_unused_parameters: false, and in step 3 your module has "
+                                 "parameters that were not used in producing loss: 'root', 'last.w', 'last.v'."));
+      }
+      EXPECT_EQ(weights_of(*engine), before);
+      engine->zero_grad();
+      for (const at::Tensor& parameter : {model->root, model->last->w, model->last->v}) parameter.requires_grad_(false);
+      step(false, false);
+      EXPECT_EQ(engine->global_steps(), 3);
+    }
   }
 }
 
