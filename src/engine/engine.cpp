@@ -359,7 +359,6 @@ void Engine::step() {
 }
 
 void Engine::require_all_used() {
-  optimizer_->gatherer().finish();  // other ranks may still want weights before they come here, or leave without them
   const std::vector<std::string> unused = optimizer_->without_gradient();
   if (unused.empty()) return;
   throw base::ConfigError(fmt::format(

@@ -305,11 +305,11 @@ base::Buffer ShardedOptimizer::mean_gradient(const TrainedRow& row) {
 }
 
 std::vector<std::string> ShardedOptimizer::without_gradient() {
+  // The caller may leave with an error: nobody is to want weights any more, nor this rank to pass for those who do.
+  gatherer_->finish();
   std::vector<std::uint8_t> seen;
   for (const auto& row : rows_) seen.insert(seen.end(), row->seen().begin(), row->seen().end());
-  comm::Work work =
-      data_->all_reduce({seen.data(), static_cast<std::int64_t>(seen.size()), base::Dtype::u8}, comm::ReduceOp::max);
-  gatherer_->wait(work);
+  data_->all_reduce({seen.data(), static_cast<std::int64_t>(seen.size()), base::Dtype::u8}, comm::ReduceOp::max).wait();
   std::vector<std::string> names;
   std::size_t i = 0;
   for (const auto& row : rows_) {
